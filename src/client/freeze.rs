@@ -1,0 +1,95 @@
+//! From a reqwest request to one that can be repeated byte for byte.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_LANGUAGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT,
+};
+use http::{HeaderMap, HeaderName, Method, Version};
+use http_body::Body as _;
+use url::Url;
+
+use crate::error::{Error, ErrorKind};
+use crate::operation::StoredRequest;
+
+/// A request whose every part is fixed.
+pub(super) struct Frozen {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) version: Option<Version>,
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Frozen {
+    /// Takes a request whose body is in memory.
+    pub(super) fn of(mut request: reqwest::Request) -> Result<Self, Error> {
+        let body = match request.body_mut().take() {
+            None => Bytes::new(),
+            Some(body) if body.as_bytes().is_some() => in_memory(body),
+            Some(_) => {
+                return Err(Error::new(
+                    ErrorKind::BodyNotReplayable,
+                    "the body is a stream, a multipart form or a file and can be sent only once; pass bytes, or a body \
+                     factory with `body_with(|| …)`, which is read once and then repeated byte for byte",
+                ));
+            }
+        };
+        Ok(Self::with_body(request, body))
+    }
+
+    /// Takes a request whose body comes from a factory: it is read to its end, here and once.
+    pub(super) async fn reading(request: reqwest::Request, mut body: reqwest::Body) -> Result<Self, Error> {
+        let mut read = Vec::new();
+        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            let frame = frame.map_err(|error| {
+                Error::new(ErrorKind::Request, "the body from `body_with` could not be read; nothing was sent")
+                    .caused_by(std::sync::Arc::new(error.without_url()))
+            })?;
+            if let Ok(data) = frame.into_data() {
+                read.extend_from_slice(&data);
+            }
+        }
+        Ok(Self::with_body(request, read.into()))
+    }
+
+    fn with_body(mut request: reqwest::Request, body: Bytes) -> Self {
+        let version = Some(request.version()).filter(|version| *version != Version::default());
+        Self {
+            method: request.method().clone(),
+            url: request.url().clone(),
+            headers: std::mem::take(request.headers_mut()),
+            body,
+            version,
+            timeout: request.timeout().copied(),
+        }
+    }
+
+    /// What a journal may store of it: the body, and headers that cannot be credentials.
+    pub(super) fn stored(&self, key_header: &HeaderName) -> StoredRequest {
+        const STORED: [HeaderName; 7] =
+            [ACCEPT, ACCEPT_LANGUAGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT];
+        let (mut headers, mut needs_headers) = (HeaderMap::new(), false);
+        for (name, value) in &self.headers {
+            if STORED.contains(name) {
+                headers.append(name.clone(), value.clone());
+            } else if name != key_header && *name != CONTENT_LENGTH {
+                needs_headers = true;
+            }
+        }
+        StoredRequest { headers, body: self.body.clone(), needs_headers }
+    }
+}
+
+/// The bytes of a body that is in memory, without copying them: reqwest hands such a body out in one frame, at once.
+fn in_memory(mut body: reqwest::Body) -> Bytes {
+    let mut cx = Context::from_waker(Waker::noop());
+    match Pin::new(&mut body).poll_frame(&mut cx) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        _ => Bytes::new(),
+    }
+}

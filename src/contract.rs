@@ -1,0 +1,449 @@
+//! The dialect that a server speaks: which header, which key, which window, and how it says what.
+//!
+//! A [`Contract`] is plain data, so the client and the test server can take the same one.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+
+use crate::key::{IdempotencyKey, KeyError, Serialisation};
+
+/// What a server expects and what its answers mean. Cheap to clone.
+///
+/// [`Contract::default`] reads what most live servers say; the setters make a dialect of it:
+///
+/// ```
+/// use std::time::Duration;
+/// use reqwest_idempotency::{Contract, Meaning, Signal};
+///
+/// let contract = Contract::named("acme")
+///     .header("x-acme-request-id")
+///     .key_bytes(64)
+///     .window(Duration::from_secs(6 * 60 * 60))
+///     .signal(Signal::code("PREVIOUS_REQUEST_IN_PROGRESS").status(409), Meaning::InProgress);
+/// assert_eq!(contract.name(), "acme");
+/// ```
+#[derive(Clone)]
+pub struct Contract(Arc<Terms>);
+
+#[derive(Clone)]
+struct Terms {
+    name: Arc<str>,
+    header: HeaderName,
+    serialisation: Serialisation,
+    key_rule: KeyRule,
+    methods: Vec<Method>,
+    window: Duration,
+    replay_headers: Vec<HeaderName>,
+    should_retry_headers: Vec<HeaderName>,
+    retry_after_headers: Vec<(HeaderName, RetryAfterUnit)>,
+    signals: Vec<(Signal, Meaning)>,
+}
+
+/// Which keys the server takes, beyond what a header can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyRule {
+    /// Printable ASCII up to this many bytes.
+    Bytes(usize),
+    /// Letters, digits, `-` and `_`, up to this many bytes.
+    Token(usize),
+    /// A UUID in its hyphenated form.
+    Uuid,
+}
+
+/// The unit of a header that says when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RetryAfterUnit {
+    /// As `Retry-After`: whole seconds, or an HTTP-date.
+    SecondsOrDate,
+    /// A whole number of milliseconds.
+    Milliseconds,
+}
+
+/// What a server's answer can be declared to mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Meaning {
+    /// The first request with this key is still running: wait, and ask again with the same key.
+    InProgress,
+    /// The key was used for another payload.
+    KeyReused,
+    /// The server cannot read the key.
+    KeyMalformed,
+    /// The server saw no key.
+    KeyMissing,
+    /// The operation was executed and its reply cannot be had again.
+    Executed,
+    /// A passing failure: try again with the same key.
+    Transient,
+    /// A failure that is stored under the key, so that the same key can only get it again.
+    StoredFailure,
+    /// The operation's own final answer.
+    Final,
+    /// Refused in front of the idempotency layer; says nothing about earlier attempts.
+    InFront,
+}
+
+/// How to recognise an answer: all that is given must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signal {
+    statuses: Vec<u16>,
+    header: Option<(HeaderName, String)>,
+    code: Option<String>,
+}
+
+impl Signal {
+    /// An answer whose problem type (RFC 9457) or error code is this. Of a type that is a URI the last segment counts.
+    /// Case and the difference between `-` and `_` do not.
+    #[must_use]
+    pub fn code(code: &str) -> Self {
+        Self { code: Some(code.to_owned()), ..Self::default() }
+    }
+
+    /// An answer that carries this header with this value, compared without case.
+    ///
+    /// # Panics
+    ///
+    /// `name` is not a header name. Names are written in the program, so this shows in its first run.
+    #[must_use]
+    pub fn header(name: &'static str, value: &str) -> Self {
+        Self { header: Some((HeaderName::from_static(name), value.to_owned())), ..Self::default() }
+    }
+
+    /// Only with this status; call it again to allow another.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.statuses.push(status);
+        self
+    }
+
+    /// And only with this header, compared without case.
+    ///
+    /// # Panics
+    ///
+    /// `name` is not a header name, in lower case.
+    #[must_use]
+    pub fn with_header(mut self, name: &'static str, value: &str) -> Self {
+        self.header = Some((HeaderName::from_static(name), value.to_owned()));
+        self
+    }
+
+    fn needs_body(&self) -> bool {
+        self.code.is_some()
+    }
+
+    fn matches(&self, status: StatusCode, headers: &HeaderMap, codes: &[String]) -> bool {
+        let status_matches = self.statuses.is_empty() || self.statuses.contains(&status.as_u16());
+        let header_matches = self.header.as_ref().is_none_or(|(name, wanted)| {
+            headers.get_all(name).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(wanted.as_bytes()))
+        });
+        let code_matches = self.code.as_ref().is_none_or(|wanted| codes.iter().any(|code| same_code(code, wanted)));
+        status_matches && header_matches && code_matches
+    }
+}
+
+fn same_code(code: &str, wanted: &str) -> bool {
+    let last = code.rsplit(['/', '#', ':']).next().unwrap_or(code);
+    let folded = |text: &str| text.to_ascii_lowercase().replace('_', "-");
+    folded(code) == folded(wanted) || folded(last) == folded(wanted)
+}
+
+impl Default for Contract {
+    /// Header `Idempotency-Key` with the key as it is, POST and PATCH, a window of 24 hours, and the signals that live
+    /// servers were seen to give.
+    fn default() -> Self {
+        const REPLAY: [&str; 5] = [
+            "idempotent-replayed",
+            "idempotency-replayed",
+            "x-idempotent-replayed",
+            "idempotency-replay",
+            "idempotent-replay",
+        ];
+        Self(Arc::new(Terms {
+            name: Arc::from("default"),
+            header: HeaderName::from_static("idempotency-key"),
+            serialisation: Serialisation::Raw,
+            key_rule: KeyRule::Bytes(255),
+            methods: vec![Method::POST, Method::PATCH],
+            window: Duration::from_secs(24 * 60 * 60),
+            replay_headers: REPLAY.map(HeaderName::from_static).to_vec(),
+            should_retry_headers: Vec::new(),
+            retry_after_headers: vec![(http::header::RETRY_AFTER, RetryAfterUnit::SecondsOrDate)],
+            signals: default_signals(),
+        }))
+    }
+}
+
+fn default_signals() -> Vec<(Signal, Meaning)> {
+    let mut signals = Vec::new();
+    let mut add = |codes: &[&str], statuses: &[u16], meaning| {
+        for code in codes {
+            signals.push((Signal { statuses: statuses.to_vec(), ..Signal::code(code) }, meaning));
+        }
+    };
+    add(
+        &[
+            "in-progress",
+            "idempotency-in-progress",
+            "idempotency-key-in-progress",
+            "idempotency-in-flight",
+            "idempotency-key-in-use",
+        ],
+        &[409, 423],
+        Meaning::InProgress,
+    );
+    // An explicit "this key is for another payload" is that, whichever of the two statuses a server picks for it.
+    add(&["idempotency-key-reuse", "idempotency-key-reused", "idempotency-conflict"], &[422, 409], Meaning::KeyReused);
+    add(&["response-not-replayable"], &[409], Meaning::Executed);
+    add(&["idempotency-key-malformed"], &[400], Meaning::KeyMalformed);
+    add(&["idempotency-key-missing", "idempotency-key-required"], &[400, 422], Meaning::KeyMissing);
+    signals
+}
+
+impl Contract {
+    /// The default contract under another name, to build a dialect from.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self::default().with(|terms| terms.name = Arc::from(name))
+    }
+
+    /// The contract's name. Records store it, and a repeat under a contract of another wire form is refused.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Sets the header that carries the key.
+    ///
+    /// # Panics
+    ///
+    /// `name` is not a header name in lower case. Names are written in the program, so this shows in its first run.
+    #[must_use]
+    pub fn header(self, name: &'static str) -> Self {
+        let name = HeaderName::from_static(name);
+        self.with(|terms| terms.header = name)
+    }
+
+    /// Sets how the key is written into its header.
+    #[must_use]
+    pub fn serialisation(self, serialisation: Serialisation) -> Self {
+        self.with(|terms| terms.serialisation = serialisation)
+    }
+
+    /// Sets the longest key that the server takes, in bytes.
+    #[must_use]
+    pub fn key_bytes(self, limit: usize) -> Self {
+        self.key_rule(KeyRule::Bytes(limit))
+    }
+
+    /// Sets which keys the server takes.
+    #[must_use]
+    pub fn key_rule(self, rule: KeyRule) -> Self {
+        self.with(|terms| terms.key_rule = rule)
+    }
+
+    /// Sets the methods that carry a key. The rest are sent without one.
+    #[must_use]
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        let methods = methods.into_iter().collect();
+        self.with(|terms| terms.methods = methods)
+    }
+
+    /// Sets how long the server remembers a key. The client counts from its first send, less a margin of five minutes or
+    /// a tenth of the window, whichever is less.
+    #[must_use]
+    pub fn window(self, window: Duration) -> Self {
+        self.with(|terms| terms.window = window)
+    }
+
+    /// Adds a header that marks a replayed reply; any value but `false` counts.
+    ///
+    /// # Panics
+    ///
+    /// `name` is not a header name in lower case.
+    #[must_use]
+    pub fn replay_header(self, name: &'static str) -> Self {
+        let name = HeaderName::from_static(name);
+        self.with(|terms| terms.replay_headers.push(name))
+    }
+
+    /// Adds a header in which the server says whether to retry (`true` or `false`).
+    ///
+    /// # Panics
+    ///
+    /// `name` is not a header name in lower case.
+    #[must_use]
+    pub fn should_retry_header(self, name: &'static str) -> Self {
+        let name = HeaderName::from_static(name);
+        self.with(|terms| terms.should_retry_headers.push(name))
+    }
+
+    /// Adds a header that says when to come back, looked at before those added earlier.
+    ///
+    /// # Panics
+    ///
+    /// `name` is not a header name in lower case.
+    #[must_use]
+    pub fn retry_after_header(self, name: &'static str, unit: RetryAfterUnit) -> Self {
+        let name = HeaderName::from_static(name);
+        self.with(|terms| terms.retry_after_headers.insert(0, (name, unit)))
+    }
+
+    /// Adds a way to recognise an answer, looked at before those added earlier.
+    #[must_use]
+    pub fn signal(self, signal: Signal, meaning: Meaning) -> Self {
+        self.with(|terms| terms.signals.insert(0, (signal, meaning)))
+    }
+
+    /// Whether requests of this method carry a key.
+    #[must_use]
+    pub fn carries_key(&self, method: &Method) -> bool {
+        self.0.methods.contains(method)
+    }
+
+    /// The header that carries the key.
+    #[must_use]
+    pub fn key_header(&self) -> &HeaderName {
+        &self.0.header
+    }
+
+    /// How the key is written into its header.
+    #[must_use]
+    pub fn key_serialisation(&self) -> Serialisation {
+        self.0.serialisation
+    }
+
+    /// How long the server remembers a key.
+    #[must_use]
+    pub fn dedup_window(&self) -> Duration {
+        self.0.window
+    }
+
+    /// How long after the first send an attempt may still end: the window, less the margin.
+    pub(crate) fn safe_window(&self) -> Duration {
+        const LARGEST_MARGIN: Duration = Duration::from_secs(5 * 60);
+        self.0.window.saturating_sub((self.0.window / 10).min(LARGEST_MARGIN))
+    }
+
+    /// Checks a key against this server's rule.
+    ///
+    /// # Errors
+    ///
+    /// The key is too long or has a character that the server does not take.
+    pub fn accepts(&self, key: &IdempotencyKey) -> Result<(), KeyError> {
+        let text = key.as_str();
+        let (limit, character_allowed): (usize, fn(char) -> bool) = match self.0.key_rule {
+            KeyRule::Bytes(limit) => (limit, |_| true),
+            KeyRule::Token(limit) => (limit, |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')),
+            KeyRule::Uuid => {
+                let hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
+                return match uuid::Uuid::try_parse(text) {
+                    Ok(uuid) if hyphenated && !uuid.is_nil() => Ok(()),
+                    _ => Err(KeyError::NotUuid),
+                };
+            }
+        };
+        if text.len() > limit {
+            return Err(KeyError::TooLong { bytes: text.len(), limit });
+        }
+        match text.char_indices().find(|(_, c)| !character_allowed(*c)) {
+            Some((position, character)) => Err(KeyError::Character { character, position }),
+            None => Ok(()),
+        }
+    }
+
+    /// The header value for a key, marked sensitive so that no header dump prints it.
+    pub(crate) fn header_value(&self, key: &IdempotencyKey) -> HeaderValue {
+        let text = self.0.serialisation.write(key);
+        let mut value = HeaderValue::try_from(text).expect("a key is printable ASCII, which every header can carry");
+        value.set_sensitive(true);
+        value
+    }
+
+    /// Whether a reply says that it is a replay.
+    pub(crate) fn is_replay(&self, headers: &HeaderMap) -> bool {
+        self.0.replay_headers.iter().filter_map(|name| headers.get(name)).any(|value| !is_false(value))
+    }
+
+    /// Whether the server says outright to retry, or not to.
+    pub(crate) fn should_retry(&self, headers: &HeaderMap) -> Option<bool> {
+        self.0.should_retry_headers.iter().find_map(|name| headers.get(name)).map(|value| !is_false(value))
+    }
+
+    /// The headers that say when to come back, the most specific first.
+    pub(crate) fn retry_after_headers(&self) -> &[(HeaderName, RetryAfterUnit)] {
+        &self.0.retry_after_headers
+    }
+
+    /// What the server declares an answer to mean, if it matches a signal.
+    pub(crate) fn meaning(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Option<Meaning> {
+        if !self
+            .0
+            .signals
+            .iter()
+            .any(|(signal, _)| signal.statuses.is_empty() || signal.statuses.contains(&status.as_u16()))
+        {
+            return None;
+        }
+        let codes = if self.0.signals.iter().any(|(signal, _)| signal.needs_body()) { codes(body) } else { Vec::new() };
+        self.0.signals.iter().find(|(signal, _)| signal.matches(status, headers, &codes)).map(|(_, meaning)| *meaning)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Terms)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+}
+
+impl fmt::Debug for Contract {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Terms { name, header, serialisation, key_rule, methods, window, .. } = &*self.0;
+        f.debug_struct("Contract")
+            .field("name", name)
+            .field("header", header)
+            .field("serialisation", serialisation)
+            .field("key_rule", key_rule)
+            .field("methods", methods)
+            .field("window", window)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_false(value: &HeaderValue) -> bool {
+    value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"false")
+}
+
+/// The problem type and the error codes of a JSON body, wherever APIs were seen to put them: at the top, in an `error`
+/// object, or in the first of a list of `errors` or `details`.
+pub(crate) fn codes(body: &[u8]) -> Vec<String> {
+    const NAMES: [&str; 6] = ["type", "code", "error_code", "errorCode", "issue", "reason"];
+    const NESTED: [&str; 3] = ["error", "errors", "details"];
+    let Ok(serde_json::Value::Object(top)) = serde_json::from_slice(body) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut collect = |object: &serde_json::Map<String, serde_json::Value>| {
+        for name in NAMES {
+            match object.get(name) {
+                Some(serde_json::Value::String(code)) => found.push(code.clone()),
+                Some(serde_json::Value::Number(code)) => found.push(code.to_string()),
+                _ => {}
+            }
+        }
+    };
+    collect(&top);
+    for nested in NESTED {
+        match top.get(nested) {
+            Some(serde_json::Value::Object(inner)) => collect(inner),
+            Some(serde_json::Value::Array(list)) => {
+                list.iter().filter_map(serde_json::Value::as_object).for_each(&mut collect);
+            }
+            _ => {}
+        }
+    }
+    // `{"error": "in_progress"}` is common, too.
+    found.extend(top.get("error").and_then(serde_json::Value::as_str).map(str::to_owned));
+    found
+}
