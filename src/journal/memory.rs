@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Acquired, Begun, Journal, JournalError, JournalErrorKind, Lease};
+use super::{Acquired, Begun, Journal, JournalError, JournalErrorKind, Lease, Purged};
 use crate::clock::{BoxFuture, Clock, SystemClock, Timestamp};
 use crate::operation::{AfterSave, Durability, OperationId, Phase, Record};
 
@@ -136,6 +136,22 @@ impl MemoryJournal {
 }
 
 impl Slots {
+    fn purge(&mut self, now: Timestamp, older_than: Duration) -> Purged {
+        let mut purged = Purged::default();
+        self.by_operation.retain(|_, slot| {
+            let keep_for = older_than.max(slot.record.wire.window);
+            let (count, kept) = match slot.record.phase {
+                phase if phase.is_pending() => (&mut purged.pending, true),
+                Phase::Failed | Phase::Expired => (&mut purged.for_a_person, true),
+                _ if now.since(slot.record.updated_at) < keep_for => (&mut purged.recent, true),
+                _ => (&mut purged.dropped, false),
+            };
+            *count = count.saturating_add(1);
+            kept
+        });
+        purged
+    }
+
     /// Drops what may be dropped, oldest first; whether anything was.
     fn make_room(&mut self, now: Timestamp, retention: Duration) -> bool {
         let before = self.by_operation.len();
@@ -246,6 +262,11 @@ impl Journal for MemoryJournal {
         pending.sort_unstable();
         pending.truncate(limit);
         Box::pin(std::future::ready(Ok(pending)))
+    }
+
+    fn purge(&self, older_than: Duration) -> BoxFuture<'_, Result<Purged, JournalError>> {
+        let purged = self.slots().purge(self.now(), older_than);
+        Box::pin(std::future::ready(Ok(purged)))
     }
 
     fn relinquish(&self, lease: Lease) {

@@ -42,7 +42,8 @@ pub trait Journal: Send + Sync + fmt::Debug + 'static {
     /// [`Sending`](crate::Phase::Sending). It hands the stamped record back.
     fn begin(&self, record: Record, lease: Duration) -> BoxFuture<'_, Result<Begun, JournalError>>;
 
-    /// Takes the lease on a known operation, if nobody has it.
+    /// Takes the lease on a known operation, if nobody has it. On a record that may have been sent this is refused with
+    /// [`JournalErrorKind::ClockBehind`] while the journal's clock is behind the newest time that it has stored.
     fn acquire(&self, operation: OperationId, lease: Duration) -> BoxFuture<'_, Result<Acquired, JournalError>>;
 
     /// Replaces a record, if the lease's token is still the newest. The journal stamps `updated_at`.
@@ -63,6 +64,10 @@ pub trait Journal: Send + Sync + fmt::Debug + 'static {
         after: Option<OperationId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<OperationId>, JournalError>>;
+
+    /// Drops finished records that were closed longer ago than `older_than`, but never one whose dedup window may still be
+    /// open, nor one that is pending, failed or expired. Says what was kept, and why.
+    fn purge(&self, older_than: Duration) -> BoxFuture<'_, Result<Purged, JournalError>>;
 
     /// Gives a lease back without waiting, as well as that can be done: it is called when a future is dropped.
     fn relinquish(&self, lease: Lease);
@@ -119,6 +124,20 @@ pub enum Acquired {
     Unknown,
 }
 
+/// What [`Journal::purge`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purged {
+    /// Records dropped.
+    pub dropped: u64,
+    /// Kept because they are pending.
+    pub pending: u64,
+    /// Kept because a person has to settle them: failed or expired.
+    pub for_a_person: u64,
+    /// Kept because they were closed too recently, or their dedup window may still be open.
+    pub recent: u64,
+}
+
 /// A journal could not do what it was asked to.
 #[derive(Clone, Debug)]
 pub struct JournalError {
@@ -140,6 +159,8 @@ pub enum JournalErrorKind {
     LeaseLost,
     /// What is stored cannot be read, or is not a journal of this crate's.
     Corrupt,
+    /// The clock is behind the newest time in the journal, so nobody can say how old a sent record is.
+    ClockBehind,
 }
 
 impl JournalError {
