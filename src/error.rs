@@ -69,6 +69,8 @@ pub enum ErrorKind {
     Prepare,
     /// The operation is closed, and only a person can say what should happen to it.
     Closed,
+    /// The journal knows no operation of this id.
+    UnknownOperation,
     /// The reply arrived and is not what the caller tried to read it as.
     Decode,
     /// A reply was asked to be a success and is not (`error_for_status`).
@@ -127,6 +129,7 @@ impl ErrorKind {
             | Self::PayloadMismatch
             | Self::Prepare
             | Self::Closed
+            | Self::UnknownOperation
             | Self::Decode
             | Self::Status
             | Self::Internal => Party::Caller,

@@ -29,9 +29,29 @@ impl IdempotencyKey {
     pub fn generate() -> Result<Self, KeyError> {
         let mut bytes = [0_u8; 16];
         SysRng.try_fill_bytes(&mut bytes).map_err(|error| KeyError::NoRandomness(error.to_string()))?;
-        let uuid = uuid::Builder::from_random_bytes(bytes).into_uuid();
-        let mut text = [0_u8; uuid::fmt::Hyphenated::LENGTH];
-        Ok(Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut text))))
+        Ok(Self::of_uuid(uuid::Builder::from_random_bytes(bytes).into_uuid()))
+    }
+
+    /// A key that follows from the operation's id alone: a UUID v5 (RFC 9562 section 5.5) of the namespace and the id. Any
+    /// process that knows both makes the same key again, with no journal at all.
+    ///
+    /// It is weaker than a recorded key in four ways. Nothing remembers when it was first sent, so nobody refuses a retry that
+    /// the server's window no longer protects. Another payload under the same id is noticed by the server only. An id that is
+    /// ever used twice, such as a number that starts again, repeats an old key. And whoever can guess the id can guess the key.
+    ///
+    /// `namespace` keeps systems apart that use the same ids, such as `shop.example/live`.
+    ///
+    /// ```
+    /// use reqwest_idempotency::IdempotencyKey;
+    ///
+    /// let key = IdempotencyKey::derive("shop.example/live", "order-42");
+    /// assert_eq!(key, IdempotencyKey::derive("shop.example/live", "order-42"));
+    /// assert_ne!(key, IdempotencyKey::derive("shop.example/test", "order-42"));
+    /// ```
+    #[must_use]
+    pub fn derive(namespace: &str, operation: &str) -> Self {
+        let namespace = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, namespace.as_bytes());
+        Self::of_uuid(uuid::Uuid::new_v5(&namespace, operation.as_bytes()))
     }
 
     /// Takes the caller's own key.
@@ -56,6 +76,11 @@ impl IdempotencyKey {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    fn of_uuid(uuid: uuid::Uuid) -> Self {
+        let mut text = [0_u8; uuid::fmt::Hyphenated::LENGTH];
+        Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut text)))
     }
 
     /// The last four characters, for logs. Nothing of a key so short that this would be most of it.

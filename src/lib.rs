@@ -1,22 +1,111 @@
-//! POST and PATCH that are safe to retry.
-mod attempt;
-mod client;
-mod clock;
-mod contract;
-mod driver;
-mod error;
-mod fingerprint;
-mod history;
-pub mod journal;
-mod key;
-mod operation;
-mod reply;
-mod response;
-pub mod retry;
-mod transport;
+//! POST and PATCH that are safe to retry: one idempotency key per operation, the same on every attempt, until the server has
+//! answered or it is known exactly what is not known.
+//!
+//! ```
+//! use reqwest_idempotency::IdempotentClient;
+//! use reqwest_idempotency::testing::{Fault, TestServer};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A server that executes the first order it gets, and loses the reply.
+//! let server = TestServer::builder().faults([Fault::reply_lost()]).start().await?;
+//!
+//! let client = IdempotentClient::in_memory()?;
+//! let response = client
+//!     .post(server.url("/orders"))
+//!     .json(&serde_json::json!({ "item": "teapot" }))
+//!     .operation("order-42")
+//!     .send()
+//!     .await?;
+//!
+//! assert_eq!(response.status(), 201);
+//! assert!(response.replayed());
+//! assert_eq!(response.attempts().len(), 2);
+//! assert_eq!(server.executions(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The nouns
+//!
+//! An **operation** is one logical action that must happen once. The caller names it ([`OperationId`]), or it gets a name. Its
+//! **key** ([`IdempotencyKey`]) is what the server sees, the same on every **attempt** ([`Attempt`]). Its **record**
+//! ([`Record`]) is written into the **journal** ([`journal::Journal`]) before the first byte leaves. What comes back on an
+//! attempt is a **reply** ([`Reply`]); what is known of the operation at the server is its **delivery** ([`Delivery`]). The
+//! dialect that a server speaks is its **contract** ([`Contract`]), and how long it remembers a key is its **window**.
+//!
+//! # What is promised
+//!
+//! A caller names an operation once. It is executed at most once at a server that honours the contract, tried through lost
+//! replies and outages for as long as that is safe, and then the caller is told exactly what is known.
+//!
+//! - `Ok(response)` is the server's final answer: a success, or a definite refusal (4xx). A success means that the operation
+//!   was executed once.
+//! - `Err(error)` means that there is no trustworthy answer. [`Error::delivery`] is [`NotSent`](Delivery::NotSent) only if no
+//!   attempt can have reached the server, [`Unknown`](Delivery::Unknown) if one may have, and
+//!   [`Answered`](Delivery::Answered) if the server executed the operation and its reply cannot be had.
+//! - The same operation with another payload is refused before anything is sent.
+//! - An attempt that the server's window no longer protects is not made.
+//!
+//! # What is not promised
+//!
+//! - It is not "exactly once" by itself. One key is delivered at least once, and the *server* makes one execution of it. A
+//!   server that ignores keys executes every attempt.
+//! - Past the window a key means nothing. The operation is then closed as [`Expired`](Phase::Expired), for a person.
+//! - With the [`MemoryJournal`] an operation that is under way when the process dies is forgotten.
+//! - A reply longer than the limit (8 MiB unless set) is handed on while it streams; if it breaks off then, the caller gets an
+//!   error and has to ask for the operation again.
+//! - A client of the caller's own that follows redirects is noticed by the URL that the answer comes from, but not if a 303
+//!   leads back to the very same URL. Build requests with [`IdempotentClient::http`], and nothing is followed.
+//!
+//! # How to
+//!
+//! **Wrap a call that exists.** [`IdempotentClient::send`] takes a `reqwest::RequestBuilder`,
+//! [`send_as`](IdempotentClient::send_as) names the operation, too.
+//!
+//! **Refresh credentials between attempts.** [`ClientBuilder::prepare`].
+//!
+//! **Send a stream or a form.** [`RequestBuilder::body_with`] reads it once and repeats the bytes.
+//!
+//! **Decide when there is no answer.** [`Error::kind`] and [`ErrorKind::party`] say whose move it is, and
+//! [`Error::report`] prints the attempts.
+//!
+//! **Speak a server's dialect.** [`Contract`] has setters for header, key rule, window and signals.
+//!
+//! **Test your own code on a bad network.** The module `testing`, behind the feature of that name.
+//!
+//! # Features
+//!
+//! `json`, `http2` and `default-tls` are reqwest's and on by default. `form`, `query`, `multipart`, `stream`, `charset`,
+//! `cookies`, `gzip`, `brotli`, `zstd`, `deflate`, `socks`, `system-proxy`, `hickory-dns`, `rustls`, `rustls-no-provider`,
+//! `native-tls` and `native-tls-vendored` are reqwest's, too, and off. `testing` adds the test server and fault injection.
 
-pub use client::{ClientBuilder, IdempotentClient, RequestBuilder};
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod clock;
+mod key;
+mod fingerprint;
+mod contract;
+mod reply;
+mod operation;
+mod history;
+mod error;
+mod response;
+
+pub mod retry;
+mod attempt;
+
+pub mod journal;
+mod transport;
+mod driver;
+mod client;
+
+#[cfg(feature = "testing")]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
+pub mod testing;
+
 pub use clock::{BoxFuture, Clock, Now, SystemClock, Timestamp};
+pub use client::{ClientBuilder, IdempotentClient, NeedsRequest, RequestBuilder, Resolution, Resume, ResumedItem};
 pub use contract::{Contract, KeyRule, Meaning, RetryAfterUnit, Signal};
 pub use driver::{AttemptView, BoxError, Prepare};
 pub use error::{Error, ErrorKind, Party};
@@ -25,8 +114,7 @@ pub use history::{Attempt, Delivery, Outcome, Report, Wait};
 pub use journal::MemoryJournal;
 pub use key::{IdempotencyKey, KeyError, Serialisation};
 pub use operation::{
-    AfterSave, Closing, Durability, Keep, OperationId, OperationIdError, Phase, Record, StoredReply, StoredRequest,
-    Wire,
+    AfterSave, Closing, Durability, Keep, OperationId, OperationIdError, Phase, Record, StoredReply, StoredRequest, Wire,
 };
 pub use reply::{Failure, FailureKind, Problem, Reply};
 pub use reqwest;

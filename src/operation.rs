@@ -254,6 +254,8 @@ pub struct Closing {
     pub in_front: bool,
     /// Whether an attempt with unknown outcome came before.
     pub after_unknown: bool,
+    /// Whether a person closed it, by what was found out at the server. Then it is never sent again.
+    pub resolved: bool,
     /// The reply, if it is kept.
     pub reply: Option<StoredReply>,
 }
@@ -264,6 +266,7 @@ impl fmt::Debug for Closing {
             .field("status", &self.status)
             .field("in_front", &self.in_front)
             .field("after_unknown", &self.after_unknown)
+            .field("resolved", &self.resolved)
             .field("reply", &self.reply.as_ref().map(|reply| reply.body.len()))
             .finish()
     }

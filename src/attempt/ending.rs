@@ -239,7 +239,7 @@ impl Attempts {
             record.phase = phase;
             record.request = None;
             record.next_attempt_at = None;
-            record.closing = Some(Closing { status, in_front, after_unknown: self.unknown, reply });
+            record.closing = Some(Closing { status, in_front, after_unknown: self.unknown, resolved: false, reply });
         }
         // A lost "completed" costs one harmless replay. Any other lost closing would be a lie to the caller.
         let durability = if phase == Phase::Completed { Durability::Late } else { Durability::Now };

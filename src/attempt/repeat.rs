@@ -44,6 +44,11 @@ pub(crate) fn again(record: &Record, asked: &Asked<'_>) -> Again {
     let closing = record.closing.as_ref();
     let in_front = closing.is_some_and(|closing| closing.in_front);
     let reply_kept = closing.is_some_and(|closing| closing.reply.is_some());
+    if closing.is_some_and(|closing| closing.resolved) && record.phase != Phase::Abandoned {
+        let found = if record.phase == Phase::Completed { "executed" } else { "not executed" };
+        let message = format!("a person found out that it was {found}, and it is never sent again");
+        return refuse(record, ErrorKind::Closed, message);
+    }
     match record.phase {
         Phase::Prepared => Again::Drive { after_unknown: false },
         // Found as sending, it may have been sent, whoever began it. Whether the window allows another attempt is for

@@ -13,7 +13,7 @@ use http_body::Body as _;
 use url::Url;
 
 use crate::error::{Error, ErrorKind};
-use crate::operation::StoredRequest;
+use crate::operation::{Record, StoredRequest};
 
 /// A request whose every part is fixed.
 pub(super) struct Frozen {
@@ -57,6 +57,18 @@ impl Frozen {
         Ok(Self::with_body(request, read.into()))
     }
 
+    /// The request of a record, as far as it was stored.
+    pub(super) fn restored(record: &Record, stored: &StoredRequest) -> Self {
+        Self {
+            method: record.method.clone(),
+            url: record.url.clone(),
+            headers: stored.headers.clone(),
+            body: stored.body.clone(),
+            version: None,
+            timeout: None,
+        }
+    }
+
     fn with_body(mut request: reqwest::Request, body: Bytes) -> Self {
         let version = Some(request.version()).filter(|version| *version != Version::default());
         Self {
@@ -69,11 +81,12 @@ impl Frozen {
         }
     }
 
-    /// What a journal may store of it: the body, and headers that cannot be credentials.
-    pub(super) fn stored(&self, key_header: &HeaderName) -> StoredRequest {
+    /// What a journal may store of it: the body, and headers that cannot be credentials. What a client that is not ours
+    /// adds to them, nobody knows.
+    pub(super) fn stored(&self, key_header: &HeaderName, guarded: bool) -> StoredRequest {
         const STORED: [HeaderName; 7] =
             [ACCEPT, ACCEPT_LANGUAGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT];
-        let (mut headers, mut needs_headers) = (HeaderMap::new(), false);
+        let (mut headers, mut needs_headers) = (HeaderMap::new(), !guarded);
         for (name, value) in &self.headers {
             if STORED.contains(name) {
                 headers.append(name.clone(), value.clone());

@@ -3,38 +3,40 @@
 mod builder;
 mod flight;
 mod freeze;
+mod job;
 mod request;
+mod resume;
 mod settings;
+mod settle;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use builder::ClientBuilder;
-use flight::{Flights, Joined};
+use flight::Flights;
 use freeze::Frozen;
-use http::{HeaderValue, Method};
+use http::Method;
+use job::Job;
 use rand::TryRng as _;
 use rand::rngs::SysRng;
 pub use request::RequestBuilder;
 use reqwest::IntoUrl;
-use settings::{Settings, Terms};
-use tracing::{Instrument as _, debug_span, warn};
+pub use resume::{NeedsRequest, Resume, ResumedItem};
+use settings::Settings;
+pub use settle::Resolution;
+use tracing::warn;
 
 use self::builder::KeySource;
-use crate::attempt::{Asked, AskedAgain, Attempts, Carrying, Plan, again, refusal};
-use crate::clock::{Clock, Timestamp};
+use crate::attempt::Carrying;
+use crate::clock::Clock;
 use crate::contract::Contract;
-use crate::driver::{Custody, Driver};
 use crate::error::{Error, ErrorKind};
-use crate::fingerprint::{Fingerprint, without_credentials};
-use crate::history::Delivery;
-use crate::journal::{Acquired, Begun, Journal, Lease};
-use crate::key::{IdempotencyKey, KeyError, Serialisation};
-use crate::operation::{Keep, OperationId, Phase, Record, Wire};
+use crate::journal::Journal;
+use crate::key::IdempotencyKey;
+use crate::operation::OperationId;
 use crate::response::Response;
 use crate::retry::RetryBudget;
-use crate::transport::Outgoing;
 
 /// Sends requests as operations: each happens at most once at a server that honours the contract, however often it has to
 /// be sent.
@@ -97,6 +99,7 @@ struct Call {
     guarded: bool,
     request: Frozen,
     operation: Option<OperationId>,
+    key: Option<IdempotencyKey>,
     settings: Settings,
 }
 
@@ -196,7 +199,7 @@ impl IdempotentClient {
 
     /// What every way of sending leads to.
     async fn perform(&self, call: Call) -> Result<Response, Error> {
-        let Call { http, guarded, request, operation, settings } = call;
+        let Call { http, guarded, request, operation, key, settings } = call;
         let mut terms = settings.over(&self.0.settings)?;
         let carrying = carrying(&terms.contract, &request.method);
         if carrying == Carrying::Nothing {
@@ -209,7 +212,7 @@ impl IdempotentClient {
         }
         let job = Job { client: &self.0, http, guarded, terms };
         if carrying == Carrying::Key {
-            job.keyed(request, operation).await
+            job.keyed(request, operation, key).await
         } else {
             job.keyless(request, carrying).await
         }
@@ -223,266 +226,6 @@ fn carrying(contract: &Contract, method: &Method) -> Carrying {
         Carrying::Method
     } else {
         Carrying::Nothing
-    }
-}
-
-/// One call under decided terms.
-struct Job<'a> {
-    client: &'a Inner,
-    http: reqwest::Client,
-    guarded: bool,
-    terms: Terms,
-}
-
-impl Job<'_> {
-    async fn keyless(self, request: Frozen, carrying: Carrying) -> Result<Response, Error> {
-        let now = self.client.clock.now();
-        let (attempts, step) =
-            Attempts::start(self.plan(carrying), None, false, now.wall, now, self.client.next_seed());
-        self.driver(request, None, None).run(attempts, step).await
-    }
-
-    async fn keyed(self, mut request: Frozen, operation: Option<OperationId>) -> Result<Response, Error> {
-        let own_key = self.own_key(&mut request)?;
-        let named = operation.is_some();
-        let operation = match operation {
-            Some(operation) => operation,
-            None => OperationId::generate().map_err(|error| Error::new(ErrorKind::InvalidKey, error.to_string()))?,
-        };
-        if !named {
-            return self.operate(request, operation, own_key, None).await;
-        }
-        let salt = self.client.journal.salt();
-        let fingerprint = Fingerprint::of(salt, &request.method, &request.url, &request.body);
-        match self.client.flights.join(&operation, fingerprint).await {
-            Joined::Landed(result) => result,
-            Joined::Leads(seat) => {
-                let result = self.operate(request, operation, own_key, Some(fingerprint)).await;
-                seat.land(result)
-            }
-            Joined::OtherPayload => Err(Error::new(
-                ErrorKind::PayloadMismatch,
-                format!(
-                    "operation {operation} is in flight with another method, URL or body; nothing was sent, and a \
-                     corrected request needs a new id"
-                ),
-            )
-            .delivered(Delivery::Unknown)),
-        }
-    }
-
-    /// The key that the caller put into the request, taken out of its headers.
-    fn own_key(&self, request: &mut Frozen) -> Result<Option<IdempotencyKey>, Error> {
-        let contract = &self.terms.contract;
-        let name = contract.key_header();
-        let mut values = request.headers.get_all(name).iter();
-        let (Some(value), None) = (values.next(), values.next()) else {
-            return match request.headers.get_all(name).iter().count() {
-                0 => Ok(None),
-                count => Err(Error::new(
-                    ErrorKind::InvalidKey,
-                    format!(
-                        "the request has {count} `{name}` headers; set one, or leave it out to have a key generated"
-                    ),
-                )),
-            };
-        };
-        let key = read_key(value, contract.key_serialisation())
-            .and_then(|key| contract.accepts(&key).map(|()| key))
-            .map_err(|error| invalid_key(contract, &error))?;
-        request.headers.remove(name);
-        Ok(Some(key))
-    }
-
-    fn new_key(&self) -> Result<IdempotencyKey, Error> {
-        let contract = &self.terms.contract;
-        let key = match &self.client.key_source {
-            Some(source) => source().map_err(|error| KeyError::Source(error.to_string())),
-            None => IdempotencyKey::generate(),
-        };
-        key.and_then(|key| contract.accepts(&key).map(|()| key)).map_err(|error| invalid_key(contract, &error))
-    }
-
-    /// Begins the operation, or takes it up where it stands, and drives it.
-    async fn operate(
-        self,
-        request: Frozen,
-        operation: OperationId,
-        own_key: Option<IdempotencyKey>,
-        fingerprint: Option<Fingerprint>,
-    ) -> Result<Response, Error> {
-        let key = match &own_key {
-            Some(key) => key.clone(),
-            None => self.new_key()?,
-        };
-        let wire = Wire::from(&self.terms.contract);
-        let record = self.record(&request, operation.clone(), key, wire.clone(), fingerprint);
-        let lease = self.terms.retry.deadline.saturating_add(self.terms.retry.attempt_timeout);
-        let journal = &self.client.journal;
-        let begun = journal.begin(record, lease).await.map_err(|error| {
-            let sent = if error.may_be_saved() { Delivery::Unknown } else { Delivery::NotSent };
-            let message = format!("operation {operation} could not be begun in the journal, so nothing was sent");
-            let may_be_saved = error.may_be_saved();
-            let failed = Error::new(ErrorKind::Journal, message).caused_by(Arc::new(error)).delivered(sent);
-            if may_be_saved { failed.pending_as(operation.clone()) } else { failed }
-        })?;
-        let known = match begun {
-            Begun::New { record, lease, now } => return self.drive(request, record, lease, false, now).await,
-            Begun::Known(record) => record,
-        };
-        let now = self.client.clock.now();
-        let asked = Asked {
-            wire: &wire,
-            url: &request.url,
-            credential_scope: self.terms.credential_scope.as_deref(),
-            fingerprint: fingerprint.as_ref(),
-            key: own_key.as_ref(),
-            now: now.wall,
-            safe_window: self.terms.contract.safe_window(),
-        };
-        match again(&known, &asked) {
-            AskedAgain::Refuse(error) => return Err(*error),
-            AskedAgain::Recall => return Ok(Response::recalled(&known)),
-            AskedAgain::Drive { .. } => {}
-        }
-        let acquired = journal.acquire(operation, lease).await.map_err(|error| {
-            refusal(&known, ErrorKind::Journal, "the journal could not be read, so nothing was sent".to_owned())
-                .caused_by(Arc::new(error))
-        })?;
-        match acquired {
-            Acquired::Taken { record, lease, now } => {
-                // It may have changed between the two looks; this one holds, since nobody else may write now.
-                match again(&record, &Asked { now, ..asked }) {
-                    AskedAgain::Drive { after_unknown } => self.drive(request, record, lease, after_unknown, now).await,
-                    other => {
-                        journal.relinquish(lease);
-                        match other {
-                            AskedAgain::Refuse(error) => Err(*error),
-                            _ => Ok(Response::recalled(&record)),
-                        }
-                    }
-                }
-            }
-            Acquired::Held { until } => Err(refusal(
-                &known,
-                ErrorKind::Locked,
-                format!("it is being driven elsewhere, until {until} at the latest; ask again after that"),
-            )),
-            Acquired::Unknown => Err(refusal(
-                &known,
-                ErrorKind::Journal,
-                "its record vanished from the journal while it was asked for, so nothing was sent".to_owned(),
-            )),
-        }
-    }
-
-    async fn drive(
-        self,
-        request: Frozen,
-        record: Box<Record>,
-        lease: Lease,
-        after_unknown: bool,
-        journal_now: Timestamp,
-    ) -> Result<Response, Error> {
-        let key = (self.terms.contract.key_header().clone(), self.terms.contract.header_value(&record.key));
-        let custody = Custody::new(Arc::clone(&self.client.journal), lease);
-        let span = debug_span!("operation", operation = %record.operation, key.tail = record.key.tail());
-        let (attempts, step) = Attempts::start(
-            self.plan(Carrying::Key),
-            Some(record),
-            after_unknown,
-            journal_now,
-            self.client.clock.now(),
-            self.client.next_seed(),
-        );
-        self.driver(request, Some(key), Some(custody)).run(attempts, step).instrument(span).await
-    }
-
-    fn record(
-        &self,
-        request: &Frozen,
-        operation: OperationId,
-        key: IdempotencyKey,
-        wire: Wire,
-        fingerprint: Option<Fingerprint>,
-    ) -> Record {
-        let kept = (self.terms.keep != Keep::Key).then(|| request.stored(self.terms.contract.key_header()));
-        Record {
-            operation,
-            named: fingerprint.is_some(),
-            key,
-            phase: Phase::Sending,
-            wire,
-            method: request.method.clone(),
-            url: without_credentials(&request.url),
-            credential_scope: self.terms.credential_scope.clone(),
-            fingerprint,
-            request: kept,
-            // The journal stamps these with its own time.
-            begun_at: Timestamp::default(),
-            first_sent_at: None,
-            updated_at: Timestamp::default(),
-            next_attempt_at: None,
-            attempts: 0,
-            closing: None,
-        }
-    }
-
-    fn plan(&self, carrying: Carrying) -> Plan {
-        Plan {
-            contract: self.terms.contract.clone(),
-            policy: self.terms.retry.clone(),
-            carrying,
-            classifier: self.terms.classifier.clone(),
-            budget: self.client.budget.clone(),
-            refresh_on_401: self.terms.refresh_on_401,
-            keep: self.terms.keep,
-        }
-    }
-
-    fn driver(self, request: Frozen, key: Option<(http::HeaderName, HeaderValue)>, custody: Option<Custody>) -> Driver {
-        let Frozen { method, url, headers, body, version, timeout } = request;
-        Driver {
-            clock: Arc::clone(&self.client.clock),
-            outgoing: Outgoing {
-                client: self.http,
-                guarded: self.guarded,
-                method,
-                url,
-                headers,
-                body,
-                version,
-                timeout,
-            },
-            key,
-            custody,
-            prepare: self.terms.prepare,
-            reply_limit: self.terms.reply_limit,
-        }
-    }
-}
-
-fn invalid_key(contract: &Contract, error: &KeyError) -> Error {
-    Error::new(ErrorKind::InvalidKey, format!("for the contract {:?}: {error}", contract.name()))
-}
-
-/// A key out of the caller's own header. It goes back as it came, so only a well-formed one is taken.
-fn read_key(value: &HeaderValue, serialisation: Serialisation) -> Result<IdempotencyKey, KeyError> {
-    let text = value.to_str().map_err(|_| {
-        let position = value.as_bytes().iter().position(|byte| !matches!(byte, b' '..=b'~')).unwrap_or_default();
-        KeyError::Character { character: char::REPLACEMENT_CHARACTER, position }
-    })?;
-    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    match (serialisation, quoted) {
-        (Serialisation::StructuredField, Some(quoted)) => {
-            let mut plain = String::with_capacity(quoted.len());
-            let mut characters = quoted.chars();
-            while let Some(character) = characters.next() {
-                plain.push(if character == '\\' { characters.next().unwrap_or('\\') } else { character });
-            }
-            IdempotencyKey::parse(&plain)
-        }
-        _ => IdempotencyKey::parse(text),
     }
 }
 

@@ -9,6 +9,7 @@ use super::freeze::Frozen;
 use super::settings::{Settings, setters};
 use super::{Call, IdempotentClient};
 use crate::error::{Error, ErrorKind};
+use crate::key::IdempotencyKey;
 use crate::operation::OperationId;
 use crate::response::Response;
 
@@ -20,12 +21,13 @@ pub struct RequestBuilder {
     guarded: bool,
     factory: Option<Box<dyn FnOnce() -> reqwest::Body + Send>>,
     operation: Option<Result<OperationId, Error>>,
+    key: Option<IdempotencyKey>,
     settings: Settings,
 }
 
 impl RequestBuilder {
     pub(super) fn new(client: IdempotentClient, http: reqwest::RequestBuilder) -> Self {
-        Self { client, http, guarded: true, factory: None, operation: None, settings: Settings::default() }
+        Self { client, http, guarded: true, factory: None, operation: None, key: None, settings: Settings::default() }
     }
 
     /// A request that the caller built, with a client of which only reqwest knows what it does.
@@ -40,6 +42,12 @@ impl RequestBuilder {
     pub fn operation(mut self, id: impl AsRef<str>) -> Self {
         let parsed = OperationId::parse(id.as_ref());
         self.operation = Some(parsed.map_err(|error| Error::new(ErrorKind::InvalidKey, error.to_string())));
+        self
+    }
+
+    /// Sends this key instead of a generated one. A key in the contract's header does the same.
+    pub fn key(mut self, key: IdempotencyKey) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -145,7 +153,7 @@ impl RequestBuilder {
     /// Once the operation is begun, dropping the future leaves it pending, with its key, and gives its lease back. The
     /// request may have been executed. Ask for the operation again under its id.
     pub async fn send(self) -> Result<Response, Error> {
-        let Self { client, http, guarded, factory, operation, settings } = self;
+        let Self { client, http, guarded, factory, operation, key, settings } = self;
         let operation = operation.transpose()?;
         let (http, request) = http.build_split();
         let request = request.map_err(|error| {
@@ -156,7 +164,7 @@ impl RequestBuilder {
             Some(factory) => Frozen::reading(request, factory()).await?,
             None => Frozen::of(request)?,
         };
-        client.perform(Call { http, guarded, request, operation, settings }).await
+        client.perform(Call { http, guarded, request, operation, key, settings }).await
     }
 
     fn map(mut self, change: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder) -> Self {
