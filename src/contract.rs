@@ -8,10 +8,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use signal::codes;
-use signal::{default_signals, recognise};
-pub use signal::{Meaning, Signal};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+pub(crate) use signal::codes;
+pub use signal::{Meaning, Signal};
+use signal::{default_signals, recognise};
 
 use crate::key::{IdempotencyKey, KeyError, Serialisation};
 

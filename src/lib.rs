@@ -83,29 +83,29 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod clock;
-mod key;
-mod fingerprint;
 mod contract;
-mod reply;
-mod operation;
-mod history;
 mod error;
+mod fingerprint;
+mod history;
+mod key;
+mod operation;
+mod reply;
 mod response;
 
-pub mod retry;
 mod attempt;
+pub mod retry;
 
+mod client;
+mod driver;
 pub mod journal;
 mod transport;
-mod driver;
-mod client;
 
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
 
-pub use clock::{BoxFuture, Clock, Now, SystemClock, Timestamp};
 pub use client::{ClientBuilder, IdempotentClient, NeedsRequest, RequestBuilder, Resolution, Resume, ResumedItem};
+pub use clock::{BoxFuture, Clock, Now, SystemClock, Timestamp};
 pub use contract::{Contract, KeyRule, Meaning, RetryAfterUnit, Signal};
 pub use driver::{AttemptView, BoxError, Prepare};
 pub use error::{Error, ErrorKind, Party};
@@ -114,7 +114,8 @@ pub use history::{Attempt, Delivery, Outcome, Report, Wait};
 pub use journal::MemoryJournal;
 pub use key::{IdempotencyKey, KeyError, Serialisation};
 pub use operation::{
-    AfterSave, Closing, Durability, Keep, OperationId, OperationIdError, Phase, Record, StoredReply, StoredRequest, Wire,
+    AfterSave, Closing, Durability, Keep, OperationId, OperationIdError, Phase, Record, StoredReply, StoredRequest,
+    Wire,
 };
 pub use reply::{Failure, FailureKind, Problem, Reply};
 pub use reqwest;

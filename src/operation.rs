@@ -147,7 +147,9 @@ impl fmt::Display for Phase {
 }
 
 /// What the journal stores of an operation.
-#[derive(Clone, Debug)]
+///
+/// `Debug` shows neither the key, nor bodies, nor the query.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Record {
     /// The operation's id, unique in its journal.
@@ -273,13 +275,19 @@ impl fmt::Debug for Closing {
 }
 
 /// A kept reply.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct StoredReply {
     /// The headers of the reply, without credentials.
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
+}
+
+impl fmt::Debug for StoredReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredReply").field("body", &format_args!("{} bytes", self.body.len())).finish_non_exhaustive()
+    }
 }
 
 /// What becomes of the lease after a save.
@@ -310,6 +318,23 @@ impl Record {
             (Some(ours), Some(theirs)) => ours == theirs,
             _ => true,
         }
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("operation", &self.operation)
+            .field("key", &self.key)
+            .field("phase", &self.phase)
+            .field("method", &self.method)
+            .field("origin", &self.url.origin().ascii_serialization())
+            .field("path", &self.url.path())
+            .field("first_sent_at", &self.first_sent_at)
+            .field("attempts", &self.attempts)
+            .field("request", &self.request)
+            .field("closing", &self.closing)
+            .finish_non_exhaustive()
     }
 }
 

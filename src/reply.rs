@@ -12,7 +12,9 @@ use url::Url;
 use crate::contract::Meaning;
 
 /// One answer from the server: what came back on an attempt.
-#[derive(Clone, Debug)]
+///
+/// `Debug` shows neither values of headers, nor the body, nor the URL: any of them may hold what is nobody's business.
+#[derive(Clone)]
 pub struct Reply {
     /// The status line's code.
     pub(crate) status: StatusCode,
@@ -43,6 +45,17 @@ impl fmt::Debug for ReplyBody {
             Self::Incomplete(bytes, failure) => write!(f, "Incomplete({} bytes, {failure})", bytes.len()),
             Self::TooLong(bytes) => write!(f, "TooLong(more than {} bytes)", bytes.len()),
         }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("status", &self.status)
+            .field("headers", &self.headers.keys().collect::<Vec<_>>())
+            .field("body", &self.body)
+            .field("redirected", &self.redirected)
+            .finish_non_exhaustive()
     }
 }
 

@@ -49,12 +49,14 @@ impl Reading<'_> {
         if status.is_success() {
             return Verdict::Success;
         }
+        let replay = self.contract.is_replay(&reply.headers);
         match self.contract.should_retry(&reply.headers) {
+            // Retried or not, what was refused in front was not executed.
+            Some(true) if is_in_front(status) && !replay => return Verdict::InFront(InFront::Retry { retry_after }),
             Some(true) => return Verdict::Transient { retry_after },
             Some(false) if status.is_server_error() => return Verdict::StoredFailure,
             Some(false) | None => {}
         }
-        let replay = self.contract.is_replay(&reply.headers);
         match status.as_u16() {
             501 | 505 if keyed => Verdict::Unsupported,
             500..=599 if replay => Verdict::StoredFailure,

@@ -46,9 +46,10 @@ impl Attempts {
         self.close(phase, false, response)
     }
 
-    /// Refused in front of the idempotency layer. That settles an operation none of whose attempts can have arrived.
+    /// Refused in front of the idempotency layer. That settles an operation none of whose attempts can have arrived; a
+    /// request without a key has no operation to settle.
     pub(super) fn refused_in_front(&mut self) -> Step {
-        if !self.unknown {
+        if !self.unknown || self.record.is_none() {
             let response = self.response(Phase::Rejected);
             return self.close(Phase::Rejected, true, response);
         }
@@ -116,10 +117,7 @@ impl Attempts {
     /// A limit forbids another attempt. `asked` is the wait that the server asked for last.
     pub(super) fn limit_reached(&mut self, kind: ErrorKind, asked: Option<Duration>, now: Now) -> Step {
         // The last word of the server stands if it was one: a 429 that was retried in vain is a 429.
-        let next_attempt_at = asked.map(|asked| self.journal_now(now).plus(asked));
-        if let Some(record) = &mut self.record {
-            record.next_attempt_at = next_attempt_at;
-        }
+        self.ask_again_after(asked, now);
         if matches!(self.last_verdict, Some(Verdict::InFront(_))) {
             return self.refused_in_front();
         }
@@ -131,6 +129,14 @@ impl Attempts {
         }
         let error = self.error(kind, message, delivery, Phase::NotSent);
         self.close(Phase::NotSent, false, Err(error))
+    }
+
+    /// Whoever takes the operation up next must not come earlier than the server asked.
+    pub(super) fn ask_again_after(&mut self, asked: Option<Duration>, now: Now) {
+        let next_attempt_at = asked.map(|asked| self.journal_now(now).plus(asked));
+        if let Some(record) = &mut self.record {
+            record.next_attempt_at = next_attempt_at;
+        }
     }
 
     fn limit_message(&self, kind: ErrorKind, asked: Option<Duration>) -> Cow<'static, str> {
@@ -213,11 +219,8 @@ impl Attempts {
     /// "Cannot happen" is an error that users can report, not a panic in their process.
     pub(super) fn cannot_happen(&mut self, what: &'static str) -> Step {
         self.state = State::Done;
-        let error = bug(what).delivered(Delivery::Unknown);
-        Step::Done(Err(match &self.record {
-            Some(record) => error.of_operation(record.operation.clone(), record.key.clone(), record.phase),
-            None => error,
-        }))
+        // Whatever is on disk: to ask again under the same id is safe, so the error says that and claims no closing.
+        Step::Done(Err(self.error(ErrorKind::Internal, please_report(what), Delivery::Unknown, Phase::Sending)))
     }
 
     /// Closes the record for good, then tells.
@@ -307,5 +310,9 @@ impl Attempts {
 }
 
 fn bug(what: &'static str) -> Error {
-    Error::new(ErrorKind::Internal, format!("this cannot happen, please report it: {what}"))
+    Error::new(ErrorKind::Internal, please_report(what))
+}
+
+fn please_report(what: &'static str) -> String {
+    format!("this cannot happen, please report it: {what}")
 }

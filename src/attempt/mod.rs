@@ -30,7 +30,7 @@ use crate::history::{Attempt, Delivery, Outcome, Wait};
 use crate::operation::{AfterSave, Durability, Phase, Record};
 use crate::reply::{Again, Failure, InFront, Reply, Verdict};
 use crate::response::Response;
-use crate::retry::Delays;
+use crate::retry::{Delays, retry_after};
 
 /// The machine.
 pub(crate) struct Attempts {
@@ -141,6 +141,8 @@ impl Attempts {
         let state = std::mem::replace(&mut self.state, State::Done);
         match (state, event) {
             (State::Done, _) => self.cannot_happen("an event after the end"),
+            // What may be told without being on disk stands, whoever drives the operation now: a success above all.
+            (State::Ending(ending), Event::LeaseLost) if !ending.must_be_saved => Step::Done(ending.result),
             (_, Event::LeaseLost) => self.lease_lost(),
             (State::Opening { .. }, Event::Saved) => self.send(now, false),
             (State::Opening { before }, Event::SaveFailed { source, may_be_saved }) => {
@@ -266,7 +268,14 @@ impl Attempts {
                 self.once.asked_again = true;
                 self.repeat(Repeat { retry_after, ..repeat }, now)
             }
-            InFront::Once { .. } | InFront::Stop => self.refused_in_front(),
+            InFront::Once { .. } | InFront::Stop => {
+                let asked = self
+                    .last_reply
+                    .as_ref()
+                    .and_then(|reply| retry_after(&self.plan.contract, &reply.headers, now.wall));
+                self.ask_again_after(asked, now);
+                self.refused_in_front()
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::Inner;
 use super::flight::Joined;
 use super::freeze::Frozen;
 use super::settings::Terms;
-use crate::attempt::{AskedAgain, Asked, Attempts, Carrying, Plan, again, refusal};
+use crate::attempt::{Asked, AskedAgain, Attempts, Carrying, Plan, again, refusal};
 use crate::clock::Timestamp;
 use crate::contract::Contract;
 use crate::driver::{Custody, Driver};
@@ -315,4 +315,3 @@ fn read_key(value: &HeaderValue, serialisation: Serialisation) -> Result<Idempot
         _ => IdempotencyKey::parse(text),
     }
 }
-

@@ -1,0 +1,138 @@
+//! Which handler answers which request.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Response};
+
+use super::answer::Answer;
+use super::observed::SeenRequest;
+use crate::clock::BoxFuture;
+
+/// A user's handler, with its types erased.
+pub(super) type Handler = Arc<dyn Fn(SeenRequest) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+pub(super) fn handler<H, F>(handle: H) -> Handler
+where
+    H: Fn(SeenRequest) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<Bytes>> + Send + 'static,
+{
+    Arc::new(move |request| {
+        let answer = handle(request);
+        Box::pin(async move { answer.await.into() })
+    })
+}
+
+/// The routes of a server, tried in the order in which they were added.
+#[derive(Default)]
+pub(super) struct Routes(Vec<Route>);
+
+struct Route {
+    method: Method,
+    segments: Vec<Segment>,
+    handler: Handler,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Segment {
+    Literal(String),
+    /// `{name}`: any one segment that is not empty.
+    Parameter(String),
+}
+
+/// Where a request goes.
+pub(super) enum Destination {
+    Handler(Handler, Vec<(String, String)>),
+    /// There are handlers for this path, but for these methods.
+    OtherMethods(Vec<Method>),
+    Nowhere,
+}
+
+impl Routes {
+    pub(super) fn add(&mut self, method: Method, path: &str, handler: Handler) {
+        let segments = path.split('/').map(Segment::parse).collect();
+        self.0.push(Route { method, segments, handler });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A HEAD request goes to the handler for GET, unless it has its own.
+    pub(super) fn find(&self, method: &Method, path: &str) -> Destination {
+        let fitting: Vec<(&Route, Vec<(String, String)>)> =
+            self.0.iter().filter_map(|route| route.parameters(path).map(|parameters| (route, parameters))).collect();
+        let with = |method: &Method| fitting.iter().find(|(route, _)| route.method == *method);
+        let found = with(method).or_else(|| (method == Method::HEAD).then(|| with(&Method::GET)).flatten());
+        match found {
+            Some((route, parameters)) => Destination::Handler(Arc::clone(&route.handler), parameters.clone()),
+            None if fitting.is_empty() => Destination::Nowhere,
+            None => Destination::OtherMethods(fitting.iter().map(|(route, _)| route.method.clone()).collect()),
+        }
+    }
+}
+
+impl Route {
+    /// The path's parameters, if this route is for it.
+    fn parameters(&self, path: &str) -> Option<Vec<(String, String)>> {
+        if path.split('/').count() != self.segments.len() {
+            return None;
+        }
+        let mut parameters = Vec::new();
+        for (segment, given) in self.segments.iter().zip(path.split('/')) {
+            match segment {
+                Segment::Literal(text) if text == given => {}
+                Segment::Parameter(name) if !given.is_empty() => parameters.push((name.clone(), given.to_owned())),
+                _ => return None,
+            }
+        }
+        Some(parameters)
+    }
+}
+
+impl Segment {
+    fn parse(text: &str) -> Self {
+        match text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+            Some(name) => Self::Parameter(name.to_owned()),
+            None => Self::Literal(text.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    fn routes(routes: &[(Method, &str)]) -> Routes {
+        let mut built = Routes::default();
+        for (method, path) in routes {
+            built.add(method.clone(), path, Arc::new(|_| Box::pin(async { Answer::bare(StatusCode::OK) })));
+        }
+        built
+    }
+
+    #[test]
+    fn a_parameter_takes_one_segment_that_is_not_empty() {
+        let routes = routes(&[(Method::PATCH, "/orders/{id}")]);
+        let found = |path| match routes.find(&Method::PATCH, path) {
+            Destination::Handler(_, parameters) => Some(parameters),
+            _ => None,
+        };
+        assert_eq!(found("/orders/7"), Some(vec![("id".to_owned(), "7".to_owned())]));
+        for elsewhere in ["/orders", "/orders/", "/orders/7/", "/orders/7/items", "/order/7"] {
+            assert_eq!(found(elsewhere), None, "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_path_without_this_method_names_those_it_has() {
+        let routes = routes(&[(Method::GET, "/orders"), (Method::POST, "/orders")]);
+        let Destination::OtherMethods(methods) = routes.find(&Method::DELETE, "/orders") else { panic!("found") };
+        assert_eq!(methods, [Method::GET, Method::POST]);
+        assert!(matches!(routes.find(&Method::HEAD, "/orders"), Destination::Handler(..)));
+        assert!(matches!(routes.find(&Method::GET, "/"), Destination::Nowhere));
+    }
+}
