@@ -81,6 +81,8 @@
 //! `native-tls` and `native-tls-vendored` are reqwest's, too, and off. `testing` adds the test server and fault injection.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// A library does not print; its examples do.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod clock;
 mod contract;

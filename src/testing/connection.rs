@@ -120,14 +120,19 @@ impl Connection {
         let _ = socket.set_nodelay(true);
         Self { socket, control }
     }
+}
 
-    /// What a connection that has ended tells hyper, so that hyper drops it.
-    fn ended(&self, ending: Ending) -> io::Error {
-        if ending == Ending::Rst {
-            // Without lingering, dropping the socket sends RST. If that fails it sends FIN, which is a fault as well.
+/// What a connection that has ended tells hyper, so that hyper drops it.
+fn ended_by_fault() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "ended by a fault")
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.control.state().ended == Some(Ending::Rst) {
+            // A socket that does not linger is closed with RST. Should that fail it is FIN, which is a fault as well.
             let _ = socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
         }
-        io::Error::new(io::ErrorKind::ConnectionAborted, "ended by a fault")
     }
 }
 
@@ -136,8 +141,8 @@ impl AsyncRead for Connection {
         let this = self.get_mut();
         {
             let mut state = this.control.state();
-            if let Some(ending @ (Ending::Fin | Ending::Rst)) = state.ended {
-                return Poll::Ready(Err(this.ended(ending)));
+            if let Some(Ending::Fin | Ending::Rst) = state.ended {
+                return Poll::Ready(Err(ended_by_fault()));
             }
             state.task = Some(cx.waker().clone());
         }
@@ -159,7 +164,7 @@ impl AsyncWrite for Connection {
         }
         match state.ended {
             Some(Ending::Stall) => return Poll::Pending,
-            Some(ending) => return Poll::Ready(Err(this.ended(ending))),
+            Some(Ending::Fin | Ending::Rst) => return Poll::Ready(Err(ended_by_fault())),
             None => {}
         }
         let written = Pin::new(&mut this.socket).poll_write(cx, bytes.get(..allowed).unwrap_or(bytes));
@@ -178,12 +183,17 @@ impl AsyncWrite for Connection {
         }
         match state.ended {
             Some(Ending::Stall) | None => Pin::new(&mut this.socket).poll_flush(cx),
-            Some(ending) => Poll::Ready(Err(this.ended(ending))),
+            Some(Ending::Fin | Ending::Rst) => Poll::Ready(Err(ended_by_fault())),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+        let this = self.get_mut();
+        if this.control.state().ended == Some(Ending::Rst) {
+            // A FIN must not run ahead of the RST that dropping the socket sends.
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.socket).poll_shutdown(cx)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION, DATE, WWW_AUTHENTICATE};
+use http::header::{ALLOW, DATE, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
@@ -142,10 +142,9 @@ impl Exchange {
         if !body_fits {
             let detail = format!("The body has more than {} bytes.", shared.body_limit);
             let answer = Answer::problem(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", &detail);
-            // What is left of the body is not read, so the connection is of no more use.
-            return refuse(answer.with(CONNECTION, HeaderValue::from_static("close")), "body over the limit");
+            return refuse(answer, "body over the limit");
         }
-        if let Some(fault) = line.strikes(|at| at == At::BeforeClaim) {
+        if let Some(fault) = line.strikes(At::BeforeClaim) {
             return line.suffer(fault).await;
         }
 
@@ -160,7 +159,7 @@ impl Exchange {
             Claim::Acquired(token) => line.execute(Permit::Claimed(token), handler, request).await,
             Claim::Replay(answer) => {
                 line.note(format!("replayed {}", answer.status.as_u16()));
-                if let Some(fault) = line.strikes(|at| at == At::AfterCommit) {
+                if let Some(fault) = line.strikes(At::AfterCommit) {
                     return line.suffer(fault).await;
                 }
                 Ok(answer.with(REPLAYED, HeaderValue::from_static("true")))
@@ -203,7 +202,7 @@ enum Permit {
 impl Line {
     /// Runs the handler as a task of its own and waits for its answer, unless a fault takes the connection away.
     async fn execute(&self, permit: Permit, handler: Handler, request: SeenRequest) -> Result<Answer, Lost> {
-        let at_claim = self.strikes(|at| at == At::AfterClaim);
+        let at_claim = self.strikes(At::AfterClaim);
         match at_claim {
             Some(How::CrashOwner) => return self.suffer(&How::CrashOwner).await,
             Some(status @ How::Status(_)) => {
@@ -221,10 +220,18 @@ impl Line {
             return self.suffer(fault).await;
         }
         match answer.await {
-            Ok(Done::Answered(answer)) => answer_or_suffer(self, answer).await,
+            Ok(Done::Answered(answer)) => {
+                if let Some(fault) = self.strikes(At::AfterEffect) {
+                    return self.carry_out(fault).await;
+                }
+                match self.strikes(At::AfterCommit) {
+                    Some(fault) => self.suffer(fault).await,
+                    None => Ok(answer),
+                }
+            }
             Ok(Done::Crashed) => Err(Lost),
             Err(_) => {
-                self.note("the handler panicked; its claim is left to the lease");
+                self.note("the handler panicked, and a claim is left to its lease");
                 Ok(Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, "handler-panicked", "The handler panicked."))
             }
         }
@@ -239,16 +246,19 @@ impl Line {
         }
         let answer = handler(request).await;
         self.note(format!("executed, {}", answer.status.as_u16()));
-        match self.strikes(|at| at == At::AfterEffect) {
-            Some(How::CrashOwner) => {
-                self.strike();
-                self.control.end(Ending::Fin);
-                let _ = done.send(Done::Crashed);
-                return;
+        if let Some(fault) = self.strikes(At::AfterEffect) {
+            // Told here and now: the exchange may not live to tell it when its connection has ended.
+            self.strike();
+            match fault {
+                How::CrashOwner => {
+                    self.control.end(Ending::Fin);
+                    let _ = done.send(Done::Crashed);
+                    return;
+                }
+                How::Fin => self.control.end(Ending::Fin),
+                How::Rst => self.control.end(Ending::Rst),
+                How::Stall | How::Status(_) => {}
             }
-            Some(How::Fin) => self.control.end(Ending::Fin),
-            Some(How::Rst) => self.control.end(Ending::Rst),
-            _ => {}
         }
         self.commit(&permit, &answer);
         // The client may have left: then nobody waits for the answer.
@@ -280,18 +290,22 @@ impl Line {
     }
 
     /// The fault's effect, if this attempt has one and it is at this position.
-    fn strikes(&self, here: impl Fn(At) -> bool) -> Option<&How> {
-        self.fault.how().filter(|_| self.fault.at().is_some_and(here))
+    fn strikes(&self, here: At) -> Option<&How> {
+        self.fault.how().filter(|_| self.fault.at() == Some(here))
     }
 
     fn strike(&self) {
         self.shared.inject(self.id, self.step, &self.fault);
     }
 
-    /// Carries out a fault that takes the answer's place.
-    async fn suffer(&self, how: &How) -> Result<Answer, Lost> {
+    /// A fault strikes in the answer's place.
+    async fn suffer(&self, fault: &How) -> Result<Answer, Lost> {
         self.strike();
-        match how {
+        self.carry_out(fault).await
+    }
+
+    async fn carry_out(&self, fault: &How) -> Result<Answer, Lost> {
+        match fault {
             How::Status(CannedReply(answer)) => return Ok(answer.clone()),
             How::Stall => std::future::pending().await,
             How::Rst => self.control.end(Ending::Rst),
@@ -341,13 +355,6 @@ enum Done {
     Answered(Answer),
     /// Its owner died before the commit.
     Crashed,
-}
-
-async fn answer_or_suffer(line: &Line, answer: Answer) -> Result<Answer, Lost> {
-    match line.strikes(|at| matches!(at, At::AfterEffect | At::AfterCommit)) {
-        Some(fault) => line.suffer(fault).await,
-        None => Ok(answer),
-    }
 }
 
 /// SHA-256 over the query, whatever the order of its parameters, and the bytes of the body. Method and path are part of

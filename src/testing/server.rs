@@ -137,18 +137,19 @@ async fn answer(
     Exchange::begin(shared, control, Arrived { head, body }).answer().await
 }
 
-/// Reads a request's body. A client that leaves before its end has claimed nothing.
+/// Reads a request's body. A client that leaves before its end has claimed nothing. What is over the limit is read, too,
+/// and dropped: closing on a client that is still sending could cost it the answer.
 async fn read(mut body: Incoming, limit: usize) -> Result<RequestBody, Lost> {
     use http_body::Body as _;
 
-    let mut read = Vec::new();
+    let mut kept = Vec::new();
+    let mut fits = true;
     while let Some(frame) = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(data) = frame.map_err(|_| Lost)?.into_data() else { continue };
-        let room = limit - read.len();
-        read.extend_from_slice(data.get(..room).unwrap_or(&data));
-        if data.len() > room {
-            return Ok(RequestBody::TooLong(Bytes::from(read)));
-        }
+        let room = limit - kept.len();
+        fits &= data.len() <= room;
+        kept.extend_from_slice(data.get(..room).unwrap_or(&data));
     }
-    Ok(RequestBody::Whole(Bytes::from(read)))
+    let kept = Bytes::from(kept);
+    Ok(if fits { RequestBody::Whole(kept) } else { RequestBody::TooLong(kept) })
 }

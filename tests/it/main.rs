@@ -1,5 +1,10 @@
 //! All integration tests, in one binary: real sockets on this machine, and time that is handed in.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test, a panic is how a failure is told; clippy knows that of test functions only"
+)]
+
 mod answers;
 mod bodies;
 mod keys;
