@@ -148,7 +148,7 @@ impl<'a> Exchange<'a> {
         } else {
             (FailureKind::Connection, Sent::Perhaps)
         };
-        Failure { kind, sent, source: Some(source(error)) }
+        Failure { kind, sent, source: source(error) }
     }
 
     /// An empty body is never asked for, and another client may have followed a redirect before it failed: then the
@@ -225,12 +225,14 @@ fn whole(body: Bytes, expected: Option<u64>) -> ReplyBody {
 /// The body failed after the head. Whatever the error says, even REFUSED_STREAM, the server had begun to answer.
 fn broken_off(error: reqwest::Error) -> Failure {
     let kind = if error.is_timeout() { FailureKind::Timeout } else { FailureKind::ReplyLost };
-    Failure { kind, sent: Sent::Perhaps, source: Some(source(error)) }
+    Failure { kind, sent: Sent::Perhaps, source: source(error) }
 }
 
-/// reqwest's own account, without the URL: its query may hold credentials.
-fn source(error: reqwest::Error) -> Arc<dyn Error + Send + Sync> {
-    Arc::new(error.without_url())
+/// reqwest's own account, if it can be had without a URL: a query may hold credentials. A redirect that failed may hold
+/// a second one deeper down, where it cannot be taken out.
+fn source(error: reqwest::Error) -> Option<Arc<dyn Error + Send + Sync>> {
+    let error = error.without_url();
+    if find(&error, |cause: &reqwest::Error| cause.url().is_some()) { None } else { Some(Arc::new(error)) }
 }
 
 /// hyper gave the request back, or dropped it, before it wrote any of it.

@@ -1,6 +1,8 @@
 //! From a reqwest request to one that can be repeated byte for byte.
 
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -42,45 +44,6 @@ impl Frozen {
         Ok(Self::with_body(request, body))
     }
 
-    /// Takes a request whose body comes from a factory: it is read to its end, here and once.
-    pub(super) async fn reading(request: reqwest::Request, mut body: reqwest::Body) -> Result<Self, Error> {
-        let mut read = Vec::new();
-        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-            let frame = frame.map_err(|error| {
-                Error::new(ErrorKind::Request, "the body from `body_with` could not be read; nothing was sent")
-                    .caused_by(std::sync::Arc::new(error.without_url()))
-            })?;
-            if let Ok(data) = frame.into_data() {
-                read.extend_from_slice(&data);
-            }
-        }
-        Ok(Self::with_body(request, read.into()))
-    }
-
-    /// The request of a record, as far as it was stored.
-    pub(super) fn restored(record: &Record, stored: &StoredRequest) -> Self {
-        Self {
-            method: record.method.clone(),
-            url: record.url.clone(),
-            headers: stored.headers.clone(),
-            body: stored.body.clone(),
-            version: None,
-            timeout: None,
-        }
-    }
-
-    fn with_body(mut request: reqwest::Request, body: Bytes) -> Self {
-        let version = Some(request.version()).filter(|version| *version != Version::default());
-        Self {
-            method: request.method().clone(),
-            url: request.url().clone(),
-            headers: std::mem::take(request.headers_mut()),
-            body,
-            version,
-            timeout: request.timeout().copied(),
-        }
-    }
-
     /// What a journal may store of it: the body, and headers that cannot be credentials. What a client that is not ours
     /// adds to them, nobody knows.
     pub(super) fn stored(&self, key_header: &HeaderName, guarded: bool) -> StoredRequest {
@@ -96,6 +59,21 @@ impl Frozen {
         }
         StoredRequest { headers, body: self.body.clone(), needs_headers }
     }
+}
+
+/// Reads a body to its end: what a factory made, here and once.
+pub(super) async fn read(mut body: reqwest::Body) -> Result<Bytes, Error> {
+    let mut read = Vec::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let frame = frame.map_err(|error| {
+            Error::new(ErrorKind::Request, "the body from `body_with` could not be read; nothing was sent")
+                .caused_by(Arc::new(error.without_url()))
+        })?;
+        if let Ok(data) = frame.into_data() {
+            read.extend_from_slice(&data);
+        }
+    }
+    Ok(read.into())
 }
 
 /// The bytes of a body that is in memory, without copying them: reqwest hands such a body out in one frame, at once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::freeze::Frozen;
+use super::freeze::{self, Frozen};
 use super::settings::{Settings, setters};
 use super::{Call, IdempotentClient};
 use crate::error::{Error, ErrorKind};
@@ -13,13 +13,16 @@ use crate::key::IdempotencyKey;
 use crate::operation::OperationId;
 use crate::response::Response;
 
+/// Makes a body that can be read once.
+pub(super) type BodyFactory = Box<dyn FnOnce() -> reqwest::Body + Send>;
+
 /// A request that is sent as an operation. It has reqwest's setters by reqwest's names, and this crate's own.
 #[must_use = "a request does nothing until it is sent"]
 pub struct RequestBuilder {
     client: IdempotentClient,
     http: reqwest::RequestBuilder,
     guarded: bool,
-    factory: Option<Box<dyn FnOnce() -> reqwest::Body + Send>>,
+    factory: Option<BodyFactory>,
     operation: Option<Result<OperationId, Error>>,
     key: Option<IdempotencyKey>,
     settings: Settings,
@@ -153,6 +156,15 @@ impl RequestBuilder {
     /// Once the operation is begun, dropping the future leaves it pending, with its key, and gives its lease back. The
     /// request may have been executed. Ask for the operation again under its id.
     pub async fn send(self) -> Result<Response, Error> {
+        let (client, mut call, factory) = self.into_call()?;
+        if let Some(factory) = factory {
+            call.request.body = freeze::read(factory()).await?;
+        }
+        client.perform(call).await
+    }
+
+    /// The call that this request makes, and where its body is still to be read from.
+    pub(super) fn into_call(self) -> Result<(IdempotentClient, Call, Option<BodyFactory>), Error> {
         let Self { client, http, guarded, factory, operation, key, settings } = self;
         let operation = operation.transpose()?;
         let (http, request) = http.build_split();
@@ -160,11 +172,8 @@ impl RequestBuilder {
             Error::new(ErrorKind::Request, "the request could not be built; nothing was sent")
                 .caused_by(std::sync::Arc::new(error.without_url()))
         })?;
-        let request = match factory {
-            Some(factory) => Frozen::reading(request, factory()).await?,
-            None => Frozen::of(request)?,
-        };
-        client.perform(Call { http, guarded, request, operation, key, settings }).await
+        let request = Frozen::of(request)?;
+        Ok((client, Call { http, guarded, request, operation, key, settings }, factory))
     }
 
     fn map(mut self, change: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder) -> Self {

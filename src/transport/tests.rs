@@ -14,25 +14,24 @@ use super::*;
 const LIMIT: usize = 8 << 20;
 const ORDER: &[u8] = b"{\"amount\":5000}";
 
-/// As the crate builds its own.
-fn guarded() -> reqwest::Client {
-    guard(reqwest::Client::builder())
+/// Undisturbed by the environment: no proxy of its own, and no wait for the system's certificates.
+fn builder() -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder().no_proxy();
+    #[cfg(any(feature = "default-tls", feature = "rustls", feature = "rustls-no-provider", feature = "native-tls"))]
+    let builder = builder.tls_certs_only([]);
+    builder
 }
 
-fn guard(builder: reqwest::ClientBuilder) -> reqwest::Client {
-    let builder = builder.no_proxy().redirect(reqwest::redirect::Policy::none());
-    builder.retry(reqwest::retry::never()).build().unwrap()
-}
-
-/// As a caller may bring one along: it follows redirects and has reqwest's own retry.
-fn foreign() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().build().unwrap()
+/// Guarded as the crate does it for its own client.
+fn guarded(builder: reqwest::ClientBuilder) -> reqwest::Client {
+    let builder = builder.redirect(reqwest::redirect::Policy::none()).retry(reqwest::retry::never());
+    builder.build().unwrap()
 }
 
 /// A POST of an order, through our own client.
 fn order(url: Url) -> Outgoing {
     Outgoing {
-        client: guarded(),
+        client: guarded(builder()),
         guarded: true,
         method: Method::POST,
         url,
@@ -44,8 +43,9 @@ fn order(url: Url) -> Outgoing {
 }
 
 impl Outgoing {
+    /// Through a client as a caller may bring it along: it follows redirects and has reqwest's own retry.
     fn foreign(self) -> Self {
-        Self { client: foreign(), guarded: false, ..self }
+        Self { client: builder().build().unwrap(), guarded: false, ..self }
     }
 
     fn empty(self) -> Self {
@@ -91,4 +91,9 @@ fn broke_off(outcome: Outcome) -> (Bytes, Failure) {
         ReplyBody::Incomplete(bytes, failure) => (bytes, failure),
         body => panic!("{body:?}"),
     }
+}
+
+/// Everything that the failure and its causes say.
+fn told(failure: &Failure) -> String {
+    causes(failure).map(|cause| format!("{cause} {cause:?}\n")).collect()
 }

@@ -1,6 +1,11 @@
 //! The test server, driven by plain reqwest and by raw sockets: it must be right without our client, and about clients
 //! that are wrong.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests, which fail by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests, which fail by panicking"
+)]
 
 mod asking;
 mod checks;
@@ -76,6 +81,18 @@ fn order(server: &TestServer, key: &str) -> reqwest::RequestBuilder {
 
 fn order_by(client: &reqwest::Client, server: &TestServer, key: &str) -> reqwest::RequestBuilder {
     client.post(server.url("/orders")).header("Idempotency-Key", key).body(TEAPOT)
+}
+
+/// The reply to the order once it is no longer in progress. Its handler runs on by itself, so that a few attempts may be
+/// too early.
+async fn settled(client: &reqwest::Client, server: &TestServer, key: &str) -> Got {
+    for _ in 0..1000 {
+        let got = send(order_by(client, server, key)).await.unwrap();
+        if got.status != 409 {
+            return got;
+        }
+    }
+    panic!("still in progress; requests were:\n{}", server.history())
 }
 
 /// A handler that stops until it is let go on.

@@ -1,9 +1,11 @@
 //! One attempt after the other: which number, how long, and what ends it.
 
+use std::time::Duration;
+
 use super::{
     Delivery, ErrorKind, FailureKind, Phase, SAFE_WINDOW, Scenario, Sent, answer, ms, record, rejected_in_front, secs,
 };
-use crate::retry::RetryPolicy;
+use crate::retry::{Backoff, RetryPolicy};
 
 #[test]
 fn k01_three_lost_attempts_and_a_fourth_are_one_operation_with_one_key() {
@@ -81,7 +83,8 @@ fn t08_attempts_that_hang_end_with_the_deadline_and_none_starts_with_no_time_lef
         assert!(played.limits().iter().all(|limit| *limit >= ms(10)), "seed {seed}: {:?}", played.limits());
     }
     // 5 ms are left after the first attempt: another could only hang.
-    let policy = |policy: RetryPolicy| policy.attempt_timeout(secs(1)).deadline(ms(1_005));
+    let at_once = Backoff::default().base(Duration::ZERO);
+    let policy = |policy: RetryPolicy| policy.attempt_timeout(secs(1)).deadline(ms(1_005)).backoff(at_once);
     let played = Scenario::new().policy(policy).hanging().run();
     played.assert_pending(ErrorKind::DeadlineExceeded);
     assert_eq!(played.sends().len(), 1);
@@ -115,6 +118,11 @@ fn one_attempt_waits_for_what_is_in_progress_all_the_same() {
         .run();
     assert_eq!(played.numbers(), [1, 2, 3]);
     played.assert_pending(ErrorKind::AttemptsExhausted);
+    // Of two attempts the waits take none away: the 503 after them is still the first.
+    let waits = answer(409).problem("in-progress").retry_after("1");
+    let two = Scenario::new().policy(|policy| policy.max_attempts(2));
+    let played = two.answered(waits.clone()).answered(waits.clone()).answered(waits).answered(503).answered(201).run();
+    assert_eq!((played.ok().status().as_u16(), played.sends().len()), (201, 5));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Between two attempts: how long, and which limit forbids the next one.
 
+use std::time::Duration;
+
 use super::{Contract, Delivery, ErrorKind, Phase, SAFE_WINDOW, START, Scenario, answer, ms, secs};
 use crate::contract::RetryAfterUnit;
 use crate::retry::{Backoff, RetryBudget, RetryPolicy};
-use std::time::Duration;
 
 #[test]
 fn the_schedule_without_jitter_is_200_400_800_1600() {
@@ -225,6 +226,14 @@ fn j08_a_window_that_ends_meanwhile_closes_the_operation_and_sends_nothing_more(
         Scenario::new().contract(|contract| contract.window(secs(10))).answered(answer(409).retry_after("9")).run();
     played.assert_closed(ErrorKind::WindowExpired, Phase::Expired, Delivery::Unknown);
     assert_eq!(played.sends().len(), 1);
+}
+
+#[test]
+fn a_window_that_ends_over_attempts_that_were_never_sent_leaves_nothing_to_reconcile() {
+    let unsent = Scenario::new().contract(|contract| contract.window(secs(10))).unsent().taking(secs(4));
+    let played = unsent.unsent().taking(ms(4_000)).oversleeping(ms(500)).run();
+    played.assert_closed(played.err().kind(), Phase::NotSent, Delivery::NotSent);
+    assert_eq!(played.sends().len(), 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::raw::*;
 use super::*;
 
 fn order_h2(server: &Server) -> Outgoing {
-    order(server.url()).through(guard(reqwest::Client::builder().http2_prior_knowledge()))
+    order(server.url()).through(guarded(builder().http2_prior_knowledge()))
 }
 
 /// Refuses the first request of a connection when this frame of it has come.
@@ -55,7 +55,7 @@ async fn a_refused_stream_is_not_sent_when_its_body_was_never_asked_for_t04() {
 #[tokio::test]
 async fn reqwest_does_not_repeat_a_refused_stream_by_itself() {
     let server = Server::bind().await;
-    let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
+    let client = builder().http2_prior_knowledge().build().unwrap();
     let outgoing = order(server.url()).foreign().through(client);
     // With the listener gone, a repetition would fail to connect.
     let script = async {

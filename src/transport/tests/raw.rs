@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use url::Url;
 
 /// A listener on a free port of the loopback.
@@ -20,7 +20,7 @@ impl Server {
     }
 
     pub(super) fn url(&self) -> Url {
-        Url::parse(&format!("http://{}/orders", self.address())).unwrap()
+        orders(self.address())
     }
 
     pub(super) async fn accept(&self) -> Connection {
@@ -33,9 +33,23 @@ impl Server {
     }
 }
 
-/// Where nobody listens: a port that was free a moment ago.
-pub(super) async fn refusing() -> Url {
-    Server::bind().await.url()
+/// A port where nobody listens, and nobody else can for as long as this lives.
+pub(super) struct Refusing(TcpSocket);
+
+impl Refusing {
+    pub(super) fn bind() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        Self(socket)
+    }
+
+    pub(super) fn url(&self) -> Url {
+        orders(self.0.local_addr().unwrap())
+    }
+}
+
+fn orders(address: SocketAddr) -> Url {
+    Url::parse(&format!("http://{address}/orders")).unwrap()
 }
 
 pub(super) struct Connection {

@@ -1,6 +1,6 @@
 //! What a client that the caller brings may do by itself: follow redirects, and repeat.
 
-use super::raw::{self, Server};
+use super::raw::{self, Refusing, Server};
 use super::*;
 
 async fn redirecting(server: &Server, status: &str, target: &Url) -> raw::Request {
@@ -9,11 +9,11 @@ async fn redirecting(server: &Server, status: &str, target: &Url) -> raw::Reques
 
 #[tokio::test]
 async fn a_dead_target_after_an_executed_post_is_never_not_sent() {
-    let dead = raw::refusing().await;
+    let dead = Refusing::bind();
     for (status, body) in [("303 See Other", ORDER), ("303 See Other", b""), ("307 Temporary Redirect", b"")] {
         let server = Server::bind().await;
         let outgoing = Outgoing { body: Bytes::from_static(body), ..order(server.url()).foreign() };
-        let (outcome, request) = against(&outgoing, redirecting(&server, status, &dead)).await;
+        let (outcome, request) = against(&outgoing, redirecting(&server, status, &dead.url())).await;
         assert_eq!(request.body, body);
         let failure = outcome.unwrap_err();
         let error = failure.source.unwrap();
@@ -24,23 +24,23 @@ async fn a_dead_target_after_an_executed_post_is_never_not_sent() {
 
 #[tokio::test]
 async fn a_307_is_not_followed_with_a_witnessed_body() {
-    let dead = raw::refusing().await;
+    let dead = Refusing::bind();
     let server = Server::bind().await;
     let outgoing = order(server.url()).foreign();
-    let (outcome, _) = against(&outgoing, redirecting(&server, "307 Temporary Redirect", &dead)).await;
+    let (outcome, _) = against(&outgoing, redirecting(&server, "307 Temporary Redirect", &dead.url())).await;
     let reply = answered(outcome);
     assert_eq!((reply.status, reply.redirected), (StatusCode::TEMPORARY_REDIRECT, false));
 }
 
 #[tokio::test]
 async fn our_own_client_hands_a_redirect_back_d02() {
-    let dead = raw::refusing().await;
+    let dead = Refusing::bind();
     for status in
         ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
     {
         let server = Server::bind().await;
         let outgoing = order(server.url());
-        let (outcome, _) = against(&outgoing, redirecting(&server, status, &dead)).await;
+        let (outcome, _) = against(&outgoing, redirecting(&server, status, &dead.url())).await;
         let reply = answered(outcome);
         assert_eq!((reply.status.as_str(), reply.redirected), (&status[..3], false));
     }
@@ -74,10 +74,10 @@ async fn an_unusual_url_is_no_redirect() {
 
 #[tokio::test]
 async fn a_redirect_that_fails_by_itself_is_unknown() {
-    let one_at_most = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::limited(0));
-    let limited = one_at_most.build().unwrap();
+    let limited = builder().redirect(reqwest::redirect::Policy::limited(0)).build().unwrap();
+    let following = builder().build().unwrap();
     let target = Url::parse("ftp://a.example/").unwrap();
-    for (client, body) in [(&limited, ORDER), (&limited, b""), (&foreign(), ORDER), (&foreign(), b"")] {
+    for (client, body) in [(&limited, ORDER), (&limited, b""), (&following, ORDER), (&following, b"")] {
         let server = Server::bind().await;
         let outgoing =
             Outgoing { body: Bytes::from_static(body), ..order(server.url()).foreign().through(client.clone()) };
@@ -87,12 +87,27 @@ async fn a_redirect_that_fails_by_itself_is_unknown() {
 }
 
 #[tokio::test]
+async fn a_redirect_that_fails_does_not_say_where_it_led_l02() {
+    let secret = Url::parse("http://a.example/?token=hunter2").unwrap();
+    let within = secret.clone();
+    let policy = reqwest::redirect::Policy::custom(move |attempt| {
+        let error = reqwest::Client::new().get("no url").build().unwrap_err();
+        attempt.error(error.with_url(within.clone()))
+    });
+    let client = builder().redirect(policy).build().unwrap();
+    let server = Server::bind().await;
+    let outgoing = order(server.url()).foreign().through(client);
+    let outcome = against(&outgoing, redirecting(&server, "303 See Other", &secret)).await.0;
+    assert!(!told(&outcome.unwrap_err()).contains("hunter2"));
+}
+
+#[tokio::test]
 async fn a_callers_own_retry_policy_repeats_no_witnessed_body() {
     let policy = reqwest::retry::for_host("127.0.0.1").classify_fn(|attempt| match attempt.status() {
         Some(StatusCode::SERVICE_UNAVAILABLE) => attempt.retryable(),
         _ => attempt.success(),
     });
-    let client = reqwest::Client::builder().no_proxy().retry(policy).build().unwrap();
+    let client = builder().retry(policy).build().unwrap();
     for body in [ORDER, b""] {
         let server = Server::bind().await;
         let outgoing =

@@ -55,11 +55,12 @@ fn url(host: &str, address: SocketAddr) -> Url {
     Url::parse(&format!("https://{host}:{}/orders", address.port())).unwrap()
 }
 
+/// With the system's certificates, and ours if it is to be trusted.
 fn client(address: SocketAddr, trusting: bool) -> reqwest::Client {
-    let builder =
-        reqwest::Client::builder().http1_only().resolve("localhost", address).resolve("other.example", address);
-    let root = reqwest::Certificate::from_der(CERTIFICATE).unwrap();
-    guard(if trusting { builder.add_root_certificate(root) } else { builder })
+    let builder = reqwest::Client::builder().no_proxy().http1_only();
+    let builder = builder.resolve("localhost", address).resolve("other.example", address);
+    let ours = reqwest::Certificate::from_der(CERTIFICATE).unwrap();
+    guarded(builder.tls_certs_merge(trusting.then_some(ours)))
 }
 
 /// Takes one connection, and one request on it if the client goes that far; what came of it.

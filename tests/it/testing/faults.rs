@@ -100,12 +100,7 @@ async fn the_execution_goes_on_when_the_connection_is_gone_after_the_claim() {
             let server = TestServer::builder().faults([fault.clone()]).start().await.unwrap();
             let lost = tokio::spawn(send(order(&server, "k")));
             assert_eq!(server.fault_injected().await.fault, fault);
-            let replay = loop {
-                let got = send(order(&server, "k")).await.unwrap();
-                if got.status != 409 {
-                    break got;
-                }
-            };
+            let replay = settled(&client(), &server, "k").await;
             assert!(replay.is_replay(), "{fault}");
             server.assert_executed_once("k");
             drop(server);

@@ -17,12 +17,7 @@ async fn c54_a_client_that_leaves_does_not_stop_the_execution_and_its_repeat_is_
 
     send(order(&server, "k")).await.unwrap().assert_problem(409, "in-progress");
     gate.open();
-    let replay = loop {
-        let got = send(order(&server, "k")).await.unwrap();
-        if got.status != 409 {
-            break got;
-        }
-    };
+    let replay = settled(&client(), &server, "k").await;
     assert_eq!((replay.status, replay.is_replay(), &replay.body[..]), (201, true, &b"made"[..]));
     server.assert_executed_once("k");
 }

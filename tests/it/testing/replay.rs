@@ -35,8 +35,12 @@ async fn s01_c27_of_50_at_once_one_executes_and_49_are_told_to_wait() {
     for _ in 0..50 {
         racers.spawn(send(order_by(&client, &server, "k")));
     }
+    gate.entered().await;
     for _ in 0..49 {
-        let loser = racers.join_next().await.unwrap().unwrap().unwrap();
+        let loser = tokio::select! {
+            loser = racers.join_next() => loser.unwrap().unwrap().unwrap(),
+            () = gate.entered() => panic!("a second one executes"),
+        };
         loser.assert_problem(409, "in-progress");
         assert_eq!(loser.header("retry-after"), Some("1"));
     }
@@ -177,6 +181,21 @@ async fn c17_the_same_key_at_another_endpoint_or_path_parameter_is_another_opera
         assert_eq!((got.status, got.is_replay()), (200, false), "{path}");
     }
     assert_eq!(server.executions_of("k"), 3);
+}
+
+#[tokio::test]
+async fn c17_another_method_at_the_same_path_is_another_operation() {
+    let server = TestServer::builder()
+        .route(Method::POST, "/orders", |_| async { created("made") })
+        .route(Method::PATCH, "/orders", |_| async { created("changed") })
+        .start()
+        .await
+        .unwrap();
+    for (method, body) in [(Method::POST, "made"), (Method::PATCH, "changed")] {
+        let request = client().request(method, server.url("/orders")).header("Idempotency-Key", "k");
+        assert_eq!(send(request).await.unwrap().body, body);
+    }
+    assert_eq!(server.executions_of("k"), 2);
 }
 
 #[tokio::test]
