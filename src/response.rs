@@ -44,18 +44,17 @@ impl Response {
         Self { reply, story: Arc::new(story), rest: None }
     }
 
-    /// The answer that closed an operation earlier, from its record.
-    pub(crate) fn recalled(record: &Record) -> Self {
-        let closing = record.closing.as_ref();
-        let kept = closing.and_then(|closing| closing.reply.clone());
-        let (headers, body) = match kept {
+    /// The answer that closed an operation earlier, from its record, if one did.
+    pub(crate) fn recalled(record: &Record) -> Option<Self> {
+        let closing = record.closing.as_ref()?;
+        let status = closing.status?;
+        let (headers, body) = match closing.reply.clone() {
             Some(reply) => (reply.headers, ReplyBody::Whole(reply.body)),
             None => {
                 let not_kept = Failure { kind: FailureKind::ReplyLost, sent: Sent::Perhaps, source: None };
                 (HeaderMap::new(), ReplyBody::Incomplete(Bytes::new(), not_kept))
             }
         };
-        let status = closing.and_then(|closing| closing.status).unwrap_or(StatusCode::OK);
         let url = record.url.clone();
         let reply = Reply { status, version: Version::HTTP_11, headers, url, body, redirected: false };
         let story = Story {
@@ -63,9 +62,9 @@ impl Response {
             phase: Some(record.phase),
             attempts: Vec::new(),
             replayed: true,
-            after_unknown: closing.is_some_and(|closing| closing.after_unknown),
+            after_unknown: closing.after_unknown,
         };
-        Self::new(reply, story)
+        Some(Self::new(reply, story))
     }
 
     /// Attaches what is still to be read of a body over the limit.

@@ -55,6 +55,7 @@ impl Reading<'_> {
             Some(true) if is_in_front(status) && !replay => return Verdict::InFront(InFront::Retry { retry_after }),
             Some(true) => return Verdict::Transient { retry_after },
             Some(false) if status.is_server_error() => return Verdict::StoredFailure,
+            Some(false) if is_in_front(status) && !replay => return Verdict::InFront(InFront::Stop),
             Some(false) | None => {}
         }
         match status.as_u16() {

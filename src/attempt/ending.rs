@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::repeat::delivery_of;
 use super::{Attempts, Ending, State, Step};
 use crate::clock::Now;
 use crate::error::{Error, ErrorKind};
@@ -92,7 +93,7 @@ impl Attempts {
                 let serialisation = self.plan.contract.key_serialisation();
                 let message = format!(
                     "the server did not take the key ({status}), sent in `{header}` as {serialisation:?}; set the \
-                     contract that it speaks"
+                     contract that it speaks, and ask under a new id"
                 );
                 // Like any answer in front of the operation: it says nothing about earlier attempts.
                 let delivery = self.delivery();
@@ -156,6 +157,7 @@ impl Attempts {
             ErrorKind::BudgetExhausted => {
                 "the retry budget is spent, because too much of the traffic is retries; ask again later".into()
             }
+            ErrorKind::WindowExpired => "its dedup window is over and no attempt of it ever left; ask again".into(),
             ErrorKind::Unreachable => "the server cannot be reached this way, and no retry changes that".into(),
             _ => format!("the deadline of {:?} leaves no time for another attempt{last}", policy.deadline).into(),
         }
@@ -164,7 +166,7 @@ impl Attempts {
     /// The server may have forgotten the key, so another send could execute the operation twice.
     pub(super) fn window_is_over(&mut self, now: Now) -> Step {
         if !self.unknown {
-            return self.limit_reached(ErrorKind::DeadlineExceeded, None, now);
+            return self.limit_reached(ErrorKind::WindowExpired, None, now);
         }
         let window = self.plan.contract.dedup_window();
         let message = format!(
@@ -193,17 +195,12 @@ impl Attempts {
         Step::Done(Err(self.error(ErrorKind::LeaseLost, message, Delivery::Unknown, Phase::Sending)))
     }
 
-    /// The record could not be marked as sending, so nothing was sent.
-    pub(super) fn not_opened(
-        &mut self,
-        before: Phase,
-        source: Arc<dyn StdError + Send + Sync>,
-        may_be_saved: bool,
-    ) -> Step {
+    /// The record could not be marked as sending, so nothing was sent. A mark that may be on disk is read as "may have been
+    /// sent" by whoever comes next, and then it is that.
+    pub(super) fn not_opened(&mut self, source: Arc<dyn StdError + Send + Sync>) -> Step {
         let message = "the journal could not be written, so nothing was sent";
-        // A mark that may be on disk is read as "may have been sent" by whoever comes next.
-        let (phase, delivery) =
-            if may_be_saved { (Phase::Sending, Delivery::Unknown) } else { (before, self.delivery()) };
+        let known = self.record.as_ref().map(|record| (delivery_of(record), record.phase));
+        let (delivery, phase) = known.unwrap_or((Delivery::NotSent, Phase::NotSent));
         Step::Done(Err(self.error(ErrorKind::Journal, message, delivery, phase).caused_by(source)))
     }
 
@@ -234,11 +231,11 @@ impl Attempts {
         };
         record.attempts = attempts;
         // What was completed once stays so, whatever the server says to a request for its reply.
-        if !self.settled || phase == Phase::Completed {
-            let reply = match (&result, self.plan.keep) {
-                (Ok(response), Keep::Exchange) if response.is_complete() => Some(StoredReply::of(response)),
-                _ => None,
-            };
+        let reply = match (&result, self.plan.keep) {
+            (Ok(response), Keep::Exchange) if response.is_complete() => Some(StoredReply::of(response)),
+            _ => None,
+        };
+        if !self.settled || (phase == Phase::Completed && reply.is_some()) {
             record.phase = phase;
             record.request = None;
             record.next_attempt_at = None;
@@ -273,7 +270,7 @@ impl Attempts {
             std::mem::replace(&mut self.last_reply, kept).ok_or_else(|| bug("a final answer without a reply"))?;
         let story = Story {
             operation: self.record.as_ref().map(|record| (record.operation.clone(), record.key.clone())),
-            phase: self.record.as_ref().map(|_| phase),
+            phase: self.record.as_ref().map(|_| if self.settled { Phase::Completed } else { phase }),
             replayed: self.plan.contract.is_replay(&reply.headers),
             attempts: self.history.clone(),
             after_unknown: self.unknown,

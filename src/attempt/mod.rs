@@ -62,6 +62,7 @@ enum State {
     /// The record is being marked as sending, before the first byte.
     Opening {
         before: Phase,
+        first_sent_at: Option<Timestamp>,
     },
     Sending {
         sending: ToSend,
@@ -70,6 +71,8 @@ enum State {
     Waiting {
         unauthorized: bool,
     },
+    /// The server asked not to be asked so soon.
+    Holding,
     /// The result is known, and the record is being closed or put down.
     Ending(Box<Ending>),
     Done,
@@ -132,7 +135,7 @@ impl Attempts {
             last_reply: None,
             last_failure: None,
         };
-        let step = machine.open(now);
+        let step = machine.begin(now);
         (machine, step)
     }
 
@@ -145,9 +148,13 @@ impl Attempts {
             (State::Ending(ending), Event::LeaseLost) if !ending.must_be_saved => Step::Done(ending.result),
             (_, Event::LeaseLost) => self.lease_lost(),
             (State::Opening { .. }, Event::Saved) => self.send(now, false),
-            (State::Opening { before }, Event::SaveFailed { source, may_be_saved }) => {
-                self.not_opened(before, source, may_be_saved)
+            (State::Opening { before, first_sent_at }, Event::SaveFailed { source, may_be_saved }) => {
+                if let Some(record) = self.record.as_mut().filter(|_| !may_be_saved) {
+                    (record.phase, record.first_sent_at) = (before, first_sent_at);
+                }
+                self.not_opened(source)
             }
+            (State::Holding, Event::Awake) => self.open(now),
             (State::Sending { sending, began }, event) => self.attempted(sending, began, event, now),
             (State::Waiting { unauthorized }, Event::Awake) => self.send(now, unauthorized),
             (State::Ending(ending), Event::Saved) => Step::Done(ending.result),
@@ -159,17 +166,36 @@ impl Attempts {
         }
     }
 
+    /// Whoever takes an operation up comes no earlier than the server asked, under the limits of any other wait.
+    fn begin(&mut self, now: Now) -> Step {
+        let next_attempt_at = self.record.as_ref().and_then(|record| record.next_attempt_at);
+        let asked = next_attempt_at.map(|at| at.since(self.journal_now(now))).filter(|asked| *asked > Duration::ZERO);
+        match asked {
+            None => self.open(now),
+            Some(_) if asked > Some(self.plan.policy.retry_after_cap) => {
+                self.limit_reached(ErrorKind::RetryAfterTooLong, asked, now)
+            }
+            Some(wait) if self.deadline_left(now) <= wait => {
+                self.limit_reached(ErrorKind::DeadlineExceeded, asked, now)
+            }
+            Some(wait) => {
+                self.state = State::Holding;
+                Step::Sleep(wait)
+            }
+        }
+    }
+
     /// Before the first byte leaves, the record on disk must say that it may have left.
     fn open(&mut self, now: Now) -> Step {
         let journal_now = self.journal_now(now);
         match &mut self.record {
             Some(record) if !matches!(record.phase, Phase::Sending | Phase::Completed) => {
-                let before = record.phase;
+                let (before, first_sent_at) = (record.phase, record.first_sent_at);
                 record.phase = Phase::Sending;
                 record.closing = None;
                 record.first_sent_at = Some(journal_now);
                 let record = record.clone();
-                self.state = State::Opening { before };
+                self.state = State::Opening { before, first_sent_at };
                 Step::Save(record, AfterSave::KeepLease, Durability::Now)
             }
             _ => self.send(now, false),
@@ -178,11 +204,13 @@ impl Attempts {
 
     /// The next attempt, if it may start at all.
     fn send(&mut self, now: Now, unauthorized: bool) -> Step {
-        let window_left = self.window_left(now);
-        if window_left == Duration::ZERO {
+        if let Some(record) = &mut self.record {
+            record.next_attempt_at = None;
+        }
+        let (window_left, deadline_left) = (self.window_left(now), self.deadline_left(now));
+        if window_left < self.least_useful() {
             return self.window_is_over(now);
         }
-        let deadline_left = self.deadline_left(now);
         if deadline_left < self.least_useful() {
             return self.limit_reached(ErrorKind::DeadlineExceeded, None, now);
         }

@@ -44,6 +44,30 @@ impl Frozen {
         Ok(Self::with_body(request, body))
     }
 
+    /// The request of a record, as far as it was stored.
+    pub(super) fn restored(record: &Record, stored: &StoredRequest) -> Self {
+        Self {
+            method: record.method.clone(),
+            url: record.url.clone(),
+            headers: stored.headers.clone(),
+            body: stored.body.clone(),
+            version: None,
+            timeout: None,
+        }
+    }
+
+    fn with_body(mut request: reqwest::Request, body: Bytes) -> Self {
+        let version = Some(request.version()).filter(|version| *version != Version::default());
+        Self {
+            method: request.method().clone(),
+            url: request.url().clone(),
+            headers: std::mem::take(request.headers_mut()),
+            body,
+            version,
+            timeout: request.timeout().copied(),
+        }
+    }
+
     /// What a journal may store of it: the body, and headers that cannot be credentials. What a client that is not ours
     /// adds to them, nobody knows.
     pub(super) fn stored(&self, key_header: &HeaderName, guarded: bool) -> StoredRequest {

@@ -19,7 +19,7 @@ use crate::fingerprint::{Fingerprint, without_credentials};
 use crate::history::Delivery;
 use crate::journal::{Acquired, Begun, JournalError, JournalErrorKind, Lease};
 use crate::key::{IdempotencyKey, KeyError, Serialisation};
-use crate::operation::{Keep, OperationId, Phase, Record, Wire};
+use crate::operation::{Keep, OperationId, Phase, Record, StoredRequest, Wire};
 use crate::response::Response;
 use crate::transport::Outgoing;
 
@@ -152,7 +152,7 @@ impl Job<'_> {
         };
         match again(known, &asked) {
             AskedAgain::Refuse(error) => return Err(*error),
-            AskedAgain::Recall => return Ok(Response::recalled(known)),
+            AskedAgain::Recall => return recalled(known),
             AskedAgain::Drive { .. } => {}
         }
         let journal = &self.client.journal;
@@ -167,7 +167,7 @@ impl Job<'_> {
                 }
                 AskedAgain::Recall => {
                     journal.relinquish(lease);
-                    Ok(Response::recalled(&record))
+                    recalled(&record)
                 }
             },
             Acquired::Held { until } => Err(refusal(
@@ -191,11 +191,15 @@ impl Job<'_> {
     async fn drive(
         self,
         request: Frozen,
-        record: Box<Record>,
+        mut record: Box<Record>,
         lease: Lease,
         after_unknown: bool,
         journal_now: Timestamp,
     ) -> Result<Response, Error> {
+        // A closing dropped the stored request; opened again, the operation needs it for the next crash.
+        if record.request.is_none() && record.phase != Phase::Completed {
+            record.request = self.kept(&request);
+        }
         let key = (self.terms.contract.key_header().clone(), self.terms.contract.header_value(&record.key));
         let custody = Custody::new(Arc::clone(&self.client.journal), lease);
         let span = debug_span!("operation", operation = %record.operation, key.tail = record.key.tail());
@@ -219,11 +223,8 @@ impl Job<'_> {
         fingerprint: Option<Fingerprint>,
     ) -> Record {
         let mut url = without_credentials(&request.url);
-        let mut kept = None;
         if self.terms.keep == Keep::Key {
             url.set_query(None);
-        } else {
-            kept = Some(request.stored(self.terms.contract.key_header(), self.guarded));
         }
         Record {
             operation,
@@ -235,7 +236,7 @@ impl Job<'_> {
             url,
             credential_scope: self.terms.credential_scope.clone(),
             fingerprint,
-            request: kept,
+            request: self.kept(request),
             // The journal stamps these with its own time.
             begun_at: Timestamp::default(),
             first_sent_at: None,
@@ -244,6 +245,12 @@ impl Job<'_> {
             attempts: 0,
             closing: None,
         }
+    }
+
+    /// What the journal keeps of the request.
+    fn kept(&self, request: &Frozen) -> Option<StoredRequest> {
+        let key_header = self.terms.contract.key_header();
+        (self.terms.keep != Keep::Key).then(|| request.stored(key_header, self.guarded))
     }
 
     fn plan(&self, carrying: Carrying) -> Plan {
@@ -278,6 +285,14 @@ impl Job<'_> {
             reply_limit: self.terms.reply_limit,
         }
     }
+}
+
+/// The answer that closed an operation, from its record.
+fn recalled(record: &Record) -> Result<Response, Error> {
+    Response::recalled(record).ok_or_else(|| {
+        let message = format!("it was {} at {}, and the answer was not kept", record.phase, record.updated_at);
+        refusal(record, ErrorKind::Closed, message)
+    })
 }
 
 fn unread(known: &Record, error: JournalError) -> Error {

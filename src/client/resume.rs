@@ -131,11 +131,6 @@ impl IdempotentClient {
             Some(stored) if !stored.needs_headers || terms.prepare.is_some() => stored,
             _ => return Some(ResumedItem::NeedsRequest(Box::new(NeedsRequest { client: self, record }))),
         };
-        let now = self.0.clock.now().wall;
-        if let Some(at) = record.next_attempt_at.filter(|at| *at > now) {
-            let message = format!("the server asked not to be asked again before {at}");
-            return Some(ResumedItem::Done(operation, Err(refusal(&record, ErrorKind::RetryAfterTooLong, message))));
-        }
         let request = Frozen::restored(&record, stored);
         let job = Job { client: &self.0, http: self.0.http.clone(), guarded: true, terms };
         let Some(fingerprint) = record.fingerprint else {

@@ -128,32 +128,67 @@ pub(super) fn default_signals() -> Vec<(Signal, Meaning)> {
 }
 
 /// The problem type and the error codes of a JSON body, wherever APIs were seen to put them: at the top, in an `error`
-/// object, or in the first of a list of `errors` or `details`.
+/// object, in a list of `errors` or `details`, or in such a list inside of `error`. A text with spaces is for people and no
+/// code.
 pub(crate) fn codes(body: &[u8]) -> Vec<String> {
-    const NAMES: [&str; 6] = ["type", "code", "error_code", "errorCode", "issue", "reason"];
-    const NESTED: [&str; 3] = ["error", "errors", "details"];
-    let Ok(serde_json::Value::Object(top)) = serde_json::from_slice(body) else { return Vec::new() };
     let mut found = Vec::new();
-    let mut collect = |object: &serde_json::Map<String, serde_json::Value>| {
-        for name in NAMES {
-            match object.get(name) {
-                Some(serde_json::Value::String(code)) => found.push(code.clone()),
-                Some(serde_json::Value::Number(code)) => found.push(code.to_string()),
-                _ => {}
-            }
+    if let Ok(serde_json::Value::Object(top)) = serde_json::from_slice(body) {
+        collect(&top, 2, &mut found);
+    }
+    found
+}
+
+fn collect(object: &serde_json::Map<String, serde_json::Value>, depth: u32, found: &mut Vec<String>) {
+    use serde_json::Value;
+    // `{"error": "in_progress"}` is common, too.
+    const NAMES: [&str; 7] = ["type", "code", "error_code", "errorCode", "issue", "reason", "error"];
+    const NESTED: [&str; 3] = ["error", "errors", "details"];
+    for name in NAMES {
+        match object.get(name) {
+            Some(Value::String(code)) if !code.contains(char::is_whitespace) => found.push(code.clone()),
+            Some(Value::Number(code)) => found.push(code.to_string()),
+            _ => {}
         }
-    };
-    collect(&top);
+    }
+    if depth == 0 {
+        return;
+    }
     for nested in NESTED {
-        match top.get(nested) {
-            Some(serde_json::Value::Object(inner)) => collect(inner),
-            Some(serde_json::Value::Array(list)) => {
-                list.iter().filter_map(serde_json::Value::as_object).for_each(&mut collect);
+        match object.get(nested) {
+            Some(Value::Object(inner)) => collect(inner, depth - 1, found),
+            Some(Value::Array(list)) => {
+                list.iter().filter_map(Value::as_object).for_each(|inner| collect(inner, depth - 1, found));
             }
             _ => {}
         }
     }
-    // `{"error": "in_progress"}` is common, too.
-    found.extend(top.get("error").and_then(serde_json::Value::as_str).map(str::to_owned));
-    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::codes;
+
+    #[test]
+    fn codes_are_found_wherever_apis_put_them() {
+        for body in [
+            r#"{"type":"x"}"#,
+            r#"{"code":"x"}"#,
+            r#"{"error":"x"}"#,
+            r#"{"error":{"code":"x"}}"#,
+            r#"{"errors":[{"code":"x"}]}"#,
+            r#"{"details":[{"issue":"x"}]}"#,
+            r#"{"error":{"errors":[{"reason":"x"}]}}"#,
+        ] {
+            assert_eq!(codes(body.as_bytes()), ["x"], "{body}");
+        }
+        assert_eq!(codes(br#"{"errorCode":704}"#), ["704"]);
+    }
+
+    #[test]
+    fn a_text_for_people_is_no_code_and_broken_json_has_none() {
+        assert!(codes(br#"{"error":"A request is in progress"}"#).is_empty());
+        for body in [&b"<html>"[..], b"", b"[1]", br#"{"code":"#, b"\xff"] {
+            assert!(codes(body).is_empty());
+        }
+    }
 }

@@ -55,7 +55,9 @@ fn j07_what_cannot_be_marked_is_not_sent() {
         let played = Scenario::of(record).save_fails(1).run();
         assert_eq!(played.story(), "save sending", "{what}");
         let error = played.err();
-        assert_eq!((error.kind(), error.delivery()), (ErrorKind::Journal, Delivery::NotSent), "{what}");
+        // What is told is the record's own delivery: a refusal in front was an answer.
+        let delivery = if before == Phase::Rejected { Delivery::Answered } else { Delivery::NotSent };
+        assert_eq!((error.kind(), error.delivery()), (ErrorKind::Journal, delivery), "{what}");
         assert_eq!(error.phase(), Some(before), "the record stands as before");
     }
 }
@@ -158,4 +160,18 @@ fn k07_what_was_completed_stays_completed_whatever_comes() {
             assert_eq!(told, (Some(Phase::Completed), Delivery::Answered), "{played:?}");
         }
     }
+}
+
+#[test]
+fn whoever_takes_it_up_comes_no_earlier_than_the_server_asked() {
+    let mut asked = record(Phase::Sending);
+    asked.next_attempt_at = Some(START.wall.plus(secs(20)));
+    let played = Scenario::of(asked.clone()).after_unknown().answered(201).run();
+    assert_eq!(played.story(), "sleep, send 1, save completed");
+    assert_eq!(played.sleeps(), [secs(20)]);
+    // Further away than the policy waits for, it is left alone.
+    asked.next_attempt_at = Some(START.wall.plus(secs(61)));
+    let played = Scenario::of(asked).after_unknown().run();
+    assert_eq!(played.story(), "save sending");
+    assert_eq!(played.err().kind(), ErrorKind::RetryAfterTooLong);
 }
