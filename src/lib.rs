@@ -114,7 +114,10 @@ pub use error::{Error, ErrorKind, Party};
 pub use fingerprint::Fingerprint;
 pub use history::{Attempt, Delivery, Outcome, Report, Wait};
 pub use journal::MemoryJournal;
+#[cfg(feature = "_sqlite")]
+pub use journal::SqliteJournal;
 pub use key::{IdempotencyKey, KeyError, Serialisation};
+pub use operation::encoding::RecordError;
 pub use operation::{
     AfterSave, Closing, Durability, Keep, OperationId, OperationIdError, Phase, Record, StoredReply, StoredRequest,
     Wire,

@@ -1,5 +1,7 @@
 //! One logical action that must happen once, and what is remembered of it.
 
+pub(crate) mod encoding;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

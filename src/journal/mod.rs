@@ -20,12 +20,18 @@
 //!    and hands its `now` out with each lease.
 
 mod memory;
+#[cfg(feature = "_sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+mod sqlite;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use memory::MemoryJournal;
+#[cfg(feature = "_sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use sqlite::{SqliteJournal, SqliteJournalBuilder, rusqlite};
 
 use crate::clock::{BoxFuture, Timestamp};
 use crate::operation::{AfterSave, Durability, OperationId, Record};

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::TestServer;
 use super::fault::Fault;
 use super::ledger::{Ledger, LedgerConfig, OnLeaseExpiry};
-use super::observed::{Observed, SeenRequest};
+use super::observed::{Chooser, Observed, SeenRequest};
 use super::orders;
 use super::routes::{Routes, handler};
 use super::script::Script;
@@ -33,6 +33,7 @@ pub struct TestServerBuilder {
     routes: Routes,
     ledger: LedgerConfig,
     faults: Vec<Fault>,
+    chooser: Option<Chooser>,
 }
 
 impl TestServerBuilder {
@@ -46,6 +47,7 @@ impl TestServerBuilder {
             routes: Routes::default(),
             ledger: LedgerConfig::default(),
             faults: Vec::new(),
+            chooser: None,
         }
     }
 
@@ -126,6 +128,14 @@ impl TestServerBuilder {
         self
     }
 
+    /// Chooses the fault of each attempt by the request itself, which knows its [`attempt`](SeenRequest::attempt); a script
+    /// goes before it. A choice that depends on nothing else, such as a hash of a seed and the request, is the same
+    /// whatever the order of arrival.
+    pub fn fault_by(mut self, choose: impl Fn(&SeenRequest) -> Fault + Send + Sync + 'static) -> Self {
+        self.chooser = Some(Chooser(Box::new(choose)));
+        self
+    }
+
     /// Serves requests by this handler. `{name}` in the path stands for any one segment, see [`SeenRequest::param`]. Once
     /// there is a route of your own, the built-in `/orders` is gone.
     ///
@@ -160,7 +170,7 @@ impl TestServerBuilder {
             body_limit: self.body_limit,
             routes: if self.routes.is_empty() { orders::routes() } else { self.routes },
             ledger: Ledger::new(self.ledger),
-            observed: Observed::new(Script::new(self.faults)),
+            observed: Observed::new(Script::new(self.faults), self.chooser),
         });
         shared.tasks.spawn(Arc::clone(&shared).accept(listener));
         Ok(TestServer { addr, shared })

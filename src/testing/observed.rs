@@ -121,11 +121,21 @@ pub struct InjectedFault {
     pub fault: Fault,
 }
 
+/// Chooses the fault of an attempt that no script has one for.
+pub(super) struct Chooser(pub(super) Box<dyn Fn(&SeenRequest) -> Fault + Send + Sync>);
+
+impl fmt::Debug for Chooser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Chooser")
+    }
+}
+
 /// All requests in order of arrival, with what became of each, and the script that they go through. Counting an attempt
 /// and recording it are one step, so that the two agree under any concurrency.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     pub(super) script: Script,
+    chooser: Option<Chooser>,
     exchanges: Vec<Exchange>,
     injected: Vec<InjectedFault>,
     /// How many of them were reported to the test.
@@ -143,14 +153,17 @@ struct Exchange {
 pub(super) struct ExchangeId(usize);
 
 impl Observed {
-    pub(super) fn new(script: Script) -> Self {
-        Self { script, ..Self::default() }
+    pub(super) fn new(script: Script, chooser: Option<Chooser>) -> Self {
+        Self { script, chooser, ..Self::default() }
     }
 
     /// Records a request that was just read, and says which attempt it is and what it meets.
     pub(super) fn arrive(&mut self, request: &mut SeenRequest) -> (ExchangeId, Encounter) {
-        let encounter = self.script.meet(&request.subject());
+        let mut encounter = self.script.meet(&request.subject());
         request.attempt = encounter.attempt;
+        if let (None, Some(Chooser(choose))) = (encounter.step, &self.chooser) {
+            encounter.fault = choose(request);
+        }
         self.exchanges.push(Exchange { request: request.clone(), notes: Vec::new() });
         (ExchangeId(self.exchanges.len() - 1), encounter)
     }

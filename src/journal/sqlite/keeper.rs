@@ -1,0 +1,63 @@
+//! The thread that makes checkpoints while the writer goes on writing.
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use super::message::Message;
+use crate::journal::JournalError;
+
+/// Opens another connection to the journal's file.
+pub(super) type Connect = Box<dyn Fn() -> Result<Connection, JournalError> + Send>;
+
+/// The writer's end of it.
+pub(super) struct Keeper {
+    orders: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    busy: bool,
+}
+
+impl Keeper {
+    pub(super) fn spawn(connect: Connect, report: Sender<Message>) -> std::io::Result<Self> {
+        let (orders, queue) = channel::<()>();
+        let thread = std::thread::Builder::new().name("journal-keeper".to_owned()).spawn(move || {
+            while queue.recv().is_ok() {
+                // A connection of the moment: it keeps no state that a failure could spoil.
+                let left = connect().ok().and_then(|connection| checkpoint(&connection).ok());
+                if report.send(Message::Checkpointed(left)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { orders: Some(orders), thread: Some(thread), busy: false })
+    }
+
+    /// Orders a checkpoint, unless one is under way.
+    pub(super) fn checkpoint(&mut self) {
+        if let (false, Some(orders)) = (self.busy, &self.orders) {
+            self.busy = orders.send(()).is_ok();
+        }
+    }
+
+    pub(super) fn is_done(&mut self) {
+        self.busy = false;
+    }
+
+    /// Waits for a checkpoint that is under way, and ends.
+    pub(super) fn close(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, there would be nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Writes back what can be without waiting for anyone, and says how many pages are left in the log.
+pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<u64> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+        let (log, done): (i64, i64) = (row.get(1)?, row.get(2)?);
+        Ok(u64::try_from(log.saturating_sub(done)).unwrap_or_default())
+    })
+}

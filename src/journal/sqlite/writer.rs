@@ -1,0 +1,470 @@
+//! The one thread that writes: it takes what is queued, commits it as one group, and answers.
+//!
+//! A group is whatever is waiting when the last one is done; no timer holds it back. So one caller at a time pays for one
+//! flush, and many share one. What need not be on the disk before it is answered is committed without a flush: it
+//! survives the death of the process at once, and the machine's with the next flush.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::locks::Locks;
+use super::message::{Message, Outcome};
+use super::transitions::{Begin, Refusal, Transitions};
+use super::trouble::{Subject, wants_reopening};
+use super::upkeep::Upkeep;
+use crate::clock::{Clock, Timestamp};
+use crate::journal::{Acquired, JournalError};
+
+/// A group ends at so many messages or bytes, so that those who come first need not wait for all.
+const GROUP_MESSAGES: usize = 512;
+const GROUP_BYTES: usize = 8 << 20;
+
+pub(super) struct Writer {
+    pub(super) subject: Subject,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) locks: Locks,
+    pub(super) back: Sender<Message>,
+    pub(super) upkeep: Upkeep,
+    pub(super) flushes: Arc<AtomicU64>,
+    pub(super) connect: Box<dyn Fn() -> Result<Connection, JournalError> + Send>,
+    /// What the connection is set to.
+    pub(super) flush: Flush,
+}
+
+/// Whether a commit waits for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flush {
+    Yes,
+    No,
+}
+
+/// Why a connection is served no longer.
+enum Exit {
+    /// The journal was closed.
+    Closed,
+    /// It may be in a bad state. What it failed to commit, if it did, may be on the disk.
+    Reopen(Option<Doubt>),
+}
+
+/// A group whose commit failed.
+struct Doubt {
+    group: Vec<Message>,
+    outcomes: Vec<Result<Outcome, JournalError>>,
+    error: rusqlite::Error,
+}
+
+/// How a group went.
+enum Went {
+    Well,
+    /// It was answered, but the connection is of no more use.
+    Badly,
+    Doubtful(Doubt),
+}
+
+impl Writer {
+    /// Serves until the journal is closed.
+    pub(super) fn run(mut self, connection: Connection, messages: &Receiver<Message>) {
+        let subject = self.subject.clone();
+        let mut connection = Some(connection);
+        let mut doubt = None;
+        loop {
+            let opened = match connection.take() {
+                Some(connection) => Ok(connection),
+                None => (self.connect)(),
+            };
+            self.flush = Flush::Yes;
+            let failed = match &opened {
+                Ok(opened) => match Transitions::new(opened, &subject) {
+                    Ok(mut transitions) => {
+                        if let Some(doubt) = doubt.take() {
+                            self.settle(&mut transitions, doubt);
+                        }
+                        match self.serve(&mut transitions, messages) {
+                            Exit::Closed => break,
+                            Exit::Reopen(left) => doubt = left,
+                        }
+                        continue;
+                    }
+                    Err(error) => subject.sqlite("be opened again", error),
+                },
+                Err(error) => error.clone(),
+            };
+            if let Some(doubt) = doubt.take() {
+                self.refuse(doubt.group, &failed.clone().unconfirmed());
+            }
+            // Whoever asks next is told, and asking is what makes it try again.
+            match messages.recv() {
+                Ok(Message::Close) | Err(_) => break,
+                Ok(message) => message.answer(Err(failed), &self.back),
+            }
+        }
+        self.upkeep.close();
+    }
+
+    fn serve(&mut self, transitions: &mut Transitions<'_>, messages: &Receiver<Message>) -> Exit {
+        let mut closing = false;
+        while !closing {
+            let first = match self.upkeep.due_in() {
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => messages.recv_timeout(wait),
+            };
+            let first = match first {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Disconnected) => return Exit::Closed,
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.upkeep_slice(transitions) {
+                        continue;
+                    }
+                    return Exit::Reopen(None);
+                }
+            };
+            let mut group = Vec::new();
+            let mut bytes = 0_usize;
+            let mut next = Some(first);
+            while let Some(message) = next {
+                if let Message::Begin { record, .. } = &message {
+                    bytes = bytes.saturating_add(record.request.as_ref().map_or(0, |request| request.body.len()));
+                }
+                match message {
+                    Message::Close => closing = true,
+                    Message::Checkpointed(left) => self.upkeep.checkpointed(left),
+                    Message::Purge { older_than, answer } => self.upkeep.purge(older_than, answer),
+                    #[cfg(test)]
+                    Message::Settle(answer) => self.upkeep.settle(answer),
+                    message if message.is_forsaken() => {}
+                    message => group.push(message),
+                }
+                let full = group.len() >= GROUP_MESSAGES || bytes >= GROUP_BYTES;
+                next = if full { None } else { messages.try_recv().ok() };
+            }
+            match self.write(transitions, group) {
+                Went::Well => {}
+                Went::Badly => return Exit::Reopen(None),
+                Went::Doubtful(doubt) => return Exit::Reopen(Some(doubt)),
+            }
+            if self.upkeep.presses() && !self.upkeep_slice(transitions) {
+                return Exit::Reopen(None);
+            }
+        }
+        // Whatever was queued behind the order to close, such as leases that came back.
+        let rest: Vec<Message> = messages.try_iter().collect();
+        self.write(transitions, rest);
+        Exit::Closed
+    }
+
+    /// Commits a group and answers it.
+    fn write(&mut self, transitions: &mut Transitions<'_>, group: Vec<Message>) -> Went {
+        if !group.iter().any(Message::writes) {
+            for message in group {
+                self.read(transitions, message);
+            }
+            return Went::Well;
+        }
+        let wanted = if group.iter().any(Message::wants_flush) { Flush::Yes } else { Flush::No };
+        let mut group = group;
+        let attempt = self.attempt(transitions, &mut group, wanted);
+        match attempt {
+            Ok(outcomes) => {
+                for (message, outcome) in group.into_iter().zip(outcomes) {
+                    message.answer(outcome, &self.back);
+                }
+                Went::Well
+            }
+            Err(Failed::Lock(error)) => {
+                self.refuse_writes(transitions, group, &error);
+                Went::Well
+            }
+            Err(Failed::Before(error)) => {
+                let reopen = wants_reopening(&error) || !self.roll_back(transitions.connection);
+                // One that cannot be done must not take the others with it.
+                if group.len() > 1 && !reopen {
+                    return self.one_by_one(transitions, group);
+                }
+                let error = self.subject.sqlite("be written", error);
+                self.refuse_writes(transitions, group, &error);
+                if reopen { Went::Badly } else { Went::Well }
+            }
+            Err(Failed::Commit(error, outcomes)) => Went::Doubtful(Doubt { group, outcomes, error }),
+        }
+    }
+
+    fn one_by_one(&mut self, transitions: &mut Transitions<'_>, group: Vec<Message>) -> Went {
+        let mut messages = group.into_iter();
+        while let Some(message) = messages.next() {
+            match self.write(transitions, vec![message]) {
+                Went::Well => {}
+                badly => {
+                    let error = self.subject.after_another();
+                    self.refuse_writes(transitions, messages.collect(), &error);
+                    return badly;
+                }
+            }
+        }
+        Went::Well
+    }
+
+    fn attempt(
+        &mut self,
+        transitions: &mut Transitions<'_>,
+        group: &mut [Message],
+        wanted: Flush,
+    ) -> Result<Vec<Result<Outcome, JournalError>>, Failed> {
+        let busy = |error: rusqlite::Error, subject: &Subject| match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Failed::Lock(subject.sqlite("be written", error))
+            }
+            _ => Failed::Before(error),
+        };
+        let turn = self.locks.turn(self.subject.busy_timeout);
+        let turn = turn.map_err(|error| Failed::Lock(self.subject.io("lock", &self.subject.path, error)))?;
+        let Some(_turn) = turn else { return Err(Failed::Lock(self.subject.locked("be written"))) };
+        let connection = transitions.connection;
+        set_flush(connection, &mut self.flush, wanted).map_err(Failed::Before)?;
+        connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| busy(error, &self.subject))?;
+        let now = self.clock.now().wall;
+        let mut work = Work { transitions, locks: &self.locks, now, changed: false, bytes: 0 };
+        let mut outcomes = Vec::with_capacity(group.len());
+        for message in group.iter_mut() {
+            outcomes.push(match work.perform(message) {
+                Ok(outcome) => Ok(outcome),
+                Err(Refusal::Journal(error)) => Err(error),
+                Err(Refusal::Sqlite(error)) => return Err(Failed::Before(error)),
+            });
+        }
+        let Work { changed, bytes, .. } = work;
+        if !changed {
+            connection.execute_batch("ROLLBACK").map_err(Failed::Before)?;
+            return Ok(outcomes);
+        }
+        transitions.stamp(now).map_err(Failed::Before)?;
+        if let Err(error) = connection.execute_batch("COMMIT") {
+            return Err(Failed::Commit(error, outcomes));
+        }
+        if wanted == Flush::Yes {
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+        }
+        let finished = group.iter().filter(|message| message.finishes()).count();
+        self.upkeep.wrote(group.len(), bytes, finished);
+        Ok(outcomes)
+    }
+
+    /// Answers what only reads.
+    fn read(&self, transitions: &mut Transitions<'_>, mut message: Message) {
+        let mut work =
+            Work { transitions, locks: &self.locks, now: Timestamp::default(), changed: false, bytes: 0 };
+        let outcome = work.perform(&mut message).map_err(|refusal| match refusal {
+            Refusal::Journal(error) => error,
+            Refusal::Sqlite(error) => self.subject.sqlite("be read", error),
+        });
+        message.answer(outcome, &self.back);
+    }
+
+    fn refuse_writes(&self, transitions: &mut Transitions<'_>, group: Vec<Message>, error: &JournalError) {
+        for message in group {
+            if message.writes() {
+                message.answer(Err(error.clone()), &self.back);
+            } else {
+                self.read(transitions, message);
+            }
+        }
+    }
+
+    fn refuse(&self, group: Vec<Message>, error: &JournalError) {
+        for message in group {
+            message.answer(Err(error.clone()), &self.back);
+        }
+    }
+
+    /// Finds out, on a fresh connection, what became of a group whose commit failed.
+    ///
+    /// A look is not enough. The log may end with the whole group, not yet visible, and a crash would bring it to light. Only
+    /// another commit that reaches the disk writes over it. So without such a commit everything stays unconfirmed; a full
+    /// disk is the exception, because there the log lacks the group's last page.
+    fn settle(&mut self, transitions: &mut Transitions<'_>, doubt: Doubt) {
+        let Doubt { group, outcomes, error } = doubt;
+        let disk_full = error.sqlite_error_code() == Some(ErrorCode::DiskFull);
+        let error = self.subject.sqlite("commit", error);
+        let confirmed = self.confirm(transitions, &group, &outcomes);
+        if confirmed.is_none() {
+            self.roll_back(transitions.connection);
+        }
+        for (index, (message, outcome)) in group.into_iter().zip(outcomes).enumerate() {
+            if !message.writes() {
+                self.read(transitions, message);
+                continue;
+            }
+            let there = match &confirmed {
+                Some(there) => there.get(index).copied().unwrap_or(true),
+                None if disk_full => is_there(transitions, &self.locks, &message, &outcome).unwrap_or(true),
+                None => true,
+            };
+            // What was refused in the group stays refused, whatever became of the rest.
+            let answer = match outcome {
+                Err(refused) => refused,
+                Ok(_) if there => error.clone().unconfirmed(),
+                Ok(_) => error.clone(),
+            };
+            message.answer(Err(answer), &self.back);
+        }
+    }
+
+    /// Which messages of a doubtful group are in the journal, durably either way; `None` if that cannot be said.
+    fn confirm(
+        &mut self,
+        transitions: &mut Transitions<'_>,
+        group: &[Message],
+        outcomes: &[Result<Outcome, JournalError>],
+    ) -> Option<Vec<bool>> {
+        let _turn = self.locks.turn(self.subject.busy_timeout).ok()??;
+        let connection = transitions.connection;
+        set_flush(connection, &mut self.flush, Flush::Yes).ok()?;
+        connection.execute_batch("BEGIN IMMEDIATE").ok()?;
+        let mut there = Vec::with_capacity(group.len());
+        for (message, outcome) in group.iter().zip(outcomes) {
+            let is_there = is_there(transitions, &self.locks, message, outcome).ok()?;
+            there.push(is_there);
+            // Its caller is told an error, so nobody drives it: whoever takes it up next need not wait.
+            if let (true, Some(lease)) = (is_there, lease_of(outcome)) {
+                transitions.release(&lease).ok()?;
+            }
+        }
+        transitions.mark().ok()?;
+        connection.execute_batch("COMMIT").ok()?;
+        Some(there)
+    }
+
+    /// Ends a transaction that failed; whether the connection is of use after that.
+    fn roll_back(&self, connection: &Connection) -> bool {
+        connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok()
+    }
+
+    /// A small piece of upkeep; whether the connection is of use after that.
+    fn upkeep_slice(&mut self, transitions: &Transitions<'_>) -> bool {
+        let Ok(Some(_turn)) = self.locks.turn(self.subject.busy_timeout) else {
+            self.upkeep.postpone();
+            return true;
+        };
+        let connection = transitions.connection;
+        let now = self.clock.now();
+        let done = set_flush(connection, &mut self.flush, Flush::No)
+            .and_then(|()| self.upkeep.slice(connection, &self.locks, now));
+        match done {
+            Ok(()) => true,
+            Err(error) => {
+                // Nobody waits for it, and it changes nothing that is known; it is tried again later.
+                tracing::warn!(journal = %self.subject.path.display(), %error, "upkeep of the journal failed");
+                self.upkeep.postpone();
+                !wants_reopening(&error) && self.roll_back(connection)
+            }
+        }
+    }
+}
+
+/// Where a group failed.
+enum Failed {
+    /// It never had the right to write.
+    Lock(JournalError),
+    /// Before its commit, so it is certainly not on the disk.
+    Before(rusqlite::Error),
+    /// At its commit.
+    Commit(rusqlite::Error, Vec<Result<Outcome, JournalError>>),
+}
+
+/// One group at work.
+struct Work<'w, 'c> {
+    transitions: &'w mut Transitions<'c>,
+    locks: &'w Locks,
+    now: Timestamp,
+    changed: bool,
+    bytes: usize,
+}
+
+impl Work<'_, '_> {
+    fn perform(&mut self, message: &mut Message) -> Result<Outcome, Refusal> {
+        Ok(match message {
+            Message::Begin { record, lease, .. } => {
+                match self.transitions.begin(record, *lease, self.now, self.locks.owner())? {
+                    Begin::Inserted { lease, now, bytes } => {
+                        self.wrote(bytes);
+                        Outcome::Begun { lease, now }
+                    }
+                    Begin::Known(known) => Outcome::Known(known),
+                }
+            }
+            Message::Acquire { operation, lease, .. } => {
+                let acquired = self.transitions.acquire(operation, *lease, self.now, self.locks)?;
+                if matches!(acquired, Acquired::Taken { .. }) {
+                    self.wrote(0);
+                }
+                Outcome::Acquired(acquired)
+            }
+            Message::Save { record, lease, then, .. } => {
+                let bytes = self.transitions.save(record, lease, *then, self.now)?;
+                self.wrote(bytes);
+                Outcome::Done
+            }
+            Message::Relinquish(lease) => {
+                if self.transitions.release(lease)? {
+                    self.wrote(0);
+                }
+                Outcome::Done
+            }
+            Message::Get { operation, .. } => Outcome::Record(self.transitions.get(operation)?.map(Box::new)),
+            Message::Pending { after, limit, .. } => {
+                Outcome::Pending(self.transitions.pending(after.as_ref(), *limit)?)
+            }
+            // These never get into a group.
+            Message::Purge { .. } | Message::Checkpointed(_) | Message::Close => Outcome::Done,
+            #[cfg(test)]
+            Message::Settle(_) => Outcome::Done,
+        })
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.changed = true;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// The lease that a message was to give.
+fn lease_of(outcome: &Result<Outcome, JournalError>) -> Option<crate::journal::Lease> {
+    match outcome {
+        Ok(Outcome::Begun { lease, .. } | Outcome::Acquired(Acquired::Taken { lease, .. })) => Some(lease.clone()),
+        _ => None,
+    }
+}
+
+/// Whether what a message wrote can be seen.
+fn is_there(
+    transitions: &mut Transitions<'_>,
+    locks: &Locks,
+    message: &Message,
+    outcome: &Result<Outcome, JournalError>,
+) -> rusqlite::Result<bool> {
+    if let Some(lease) = lease_of(outcome) {
+        return transitions.has_lease(&lease, locks.owner());
+    }
+    match message {
+        Message::Save { record, .. } => transitions.has_record(record),
+        _ => Ok(false),
+    }
+}
+
+/// In the log's mode, SQLite flushes at each commit with FULL, and not at all with NORMAL.
+pub(super) fn set_flush(connection: &Connection, set: &mut Flush, wanted: Flush) -> rusqlite::Result<()> {
+    if *set != wanted {
+        connection.execute_batch(match wanted {
+            Flush::Yes => "PRAGMA synchronous = FULL",
+            Flush::No => "PRAGMA synchronous = NORMAL",
+        })?;
+        *set = wanted;
+    }
+    Ok(())
+}
+
+/// How long an idle writer waits before it does upkeep.
+pub(super) const IDLE: Duration = Duration::from_millis(50);
