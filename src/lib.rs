@@ -106,6 +106,9 @@ mod transport;
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
 
+#[cfg(feature = "_sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use client::Pending;
 pub use client::{ClientBuilder, IdempotentClient, NeedsRequest, RequestBuilder, Resolution, Resume, ResumedItem};
 pub use clock::{BoxFuture, Clock, Now, SystemClock, Timestamp};
 pub use contract::{Contract, KeyRule, Meaning, RetryAfterUnit, Signal};
@@ -115,6 +118,7 @@ pub use fingerprint::Fingerprint;
 pub use history::{Attempt, Delivery, Outcome, Report, Wait};
 pub use journal::MemoryJournal;
 #[cfg(feature = "_sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub use journal::SqliteJournal;
 pub use key::{IdempotencyKey, KeyError, Serialisation};
 pub use operation::encoding::RecordError;

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use http_body::{Frame, SizeHint};
 use url::Url;
@@ -199,10 +199,11 @@ impl http_body::Body for Witnessed {
     }
 }
 
-/// The length that the head promises for the body as we read it. reqwest removes the header from a reply that it
-/// decodes.
+/// The length that the head promises for the body as we read it: none if there is no body, if it is chunked (RFC 9112
+/// section 6.3), or if it was coded, for reqwest removes the header from a reply that it decodes.
 fn expected_length(method: &Method, head: &Reply) -> Option<u64> {
-    if *method == Method::HEAD || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+    let bodiless = *method == Method::HEAD || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if bodiless || head.headers.contains_key(TRANSFER_ENCODING) {
         return None;
     }
     head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Method};
 use tracing::{Instrument as _, debug_span};
 
-use super::Inner;
 use super::flight::Joined;
 use super::freeze::Frozen;
 use super::settings::Terms;
+use super::{Call, IdempotentClient, Inner};
 use crate::attempt::{Asked, AskedAgain, Attempts, Carrying, Plan, again, refusal};
 use crate::clock::Timestamp;
 use crate::contract::Contract;
@@ -31,7 +31,24 @@ pub(super) struct Job<'a> {
     pub(super) terms: Terms,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// The job of a call, under the terms that call and client set together.
+    pub(super) fn of(client: &'a IdempotentClient, call: &Call) -> Result<Self, Error> {
+        let terms = call.settings.clone().over(&client.0.settings)?;
+        Ok(Self { client: &client.0, http: call.http.clone(), guarded: call.guarded, terms })
+    }
+
+    /// What makes a request of this method repeatable.
+    pub(super) fn carrying(&self, method: &Method) -> Carrying {
+        if self.terms.contract.carries_key(method) {
+            Carrying::Key
+        } else if method.is_idempotent() {
+            Carrying::Method
+        } else {
+            Carrying::Nothing
+        }
+    }
+
     pub(super) async fn keyless(self, request: Frozen, carrying: Carrying) -> Result<Response, Error> {
         let now = self.client.clock.now();
         let (attempts, step) =
@@ -57,12 +74,35 @@ impl Job<'_> {
                 OperationId::generate().map_err(|error| Error::new(ErrorKind::InvalidKey, error.to_string()))?;
             return self.operate(request, operation, own_key, None).await;
         };
-        let salt = self.client.journal.salt();
-        let fingerprint = Fingerprint::of(salt, &request.method, &request.url, &request.body);
+        let fingerprint = self.fingerprint(&request);
+        self.fly(request, operation, fingerprint, Found::Nothing { own_key }).await
+    }
+
+    /// Takes up a record as it was found, in the operation's flight.
+    pub(super) async fn keyed_known(
+        self,
+        request: Frozen,
+        known: Record,
+        fingerprint: Fingerprint,
+    ) -> Result<Response, Error> {
+        self.fly(request, known.operation.clone(), fingerprint, Found::Record(Box::new(known))).await
+    }
+
+    /// Leads the operation's flight, or shares in what comes of it.
+    async fn fly(
+        self,
+        request: Frozen,
+        operation: OperationId,
+        fingerprint: Fingerprint,
+        found: Found,
+    ) -> Result<Response, Error> {
         match self.client.flights.join(&operation, fingerprint).await {
             Joined::Landed(result) => result,
             Joined::Leads(seat) => {
-                let result = self.operate(request, operation, own_key, Some(fingerprint)).await;
+                let result = match found {
+                    Found::Nothing { own_key } => self.operate(request, operation, own_key, Some(fingerprint)).await,
+                    Found::Record(known) => self.take_up(request, &known, None, Some(fingerprint)).await,
+                };
                 seat.land(result)
             }
             Joined::OtherPayload => Err(Error::new(
@@ -73,6 +113,62 @@ impl Job<'_> {
                 ),
             )
             .delivered(Delivery::Unknown)),
+        }
+    }
+
+    pub(super) fn fingerprint(&self, request: &Frozen) -> Fingerprint {
+        Fingerprint::of(self.client.journal.salt(), &request.method, &request.url, &request.body)
+    }
+
+    /// The record of an operation that is begun in the caller's transaction and sent later.
+    #[cfg(feature = "_sqlite")]
+    pub(super) fn prepared(
+        &self,
+        request: &mut Frozen,
+        operation: OperationId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Record, Error> {
+        let configuration = |problem| Err(Error::new(ErrorKind::Configuration, problem));
+        if self.carrying(&request.method) != Carrying::Key {
+            return configuration("the contract gives this method no key, so it cannot be an operation");
+        }
+        if self.terms.keep == Keep::Key {
+            return configuration("`Keep::Key` keeps no request, so nobody could send it later; keep the request");
+        }
+        let key = match self.own_key(request, key)? {
+            Some(key) => key,
+            None => self.new_key()?,
+        };
+        let wire = Wire::from(&self.terms.contract);
+        let record = self.record(request, operation, key, wire, Some(self.fingerprint(request)));
+        Ok(Record { phase: Phase::Prepared, ..record })
+    }
+
+    /// Whether a request may be made under a known operation's id at all.
+    #[cfg(feature = "_sqlite")]
+    pub(super) fn check_same(&self, request: &Frozen, known: &Record) -> Result<(), Error> {
+        let (wire, fingerprint) = (Wire::from(&self.terms.contract), self.fingerprint(request));
+        match again(known, &self.asked(&wire, request, Some(&fingerprint), None)) {
+            AskedAgain::Refuse(error) if error.kind() == ErrorKind::PayloadMismatch => Err(*error),
+            _ => Ok(()),
+        }
+    }
+
+    fn asked<'b>(
+        &'b self,
+        wire: &'b Wire,
+        request: &'b Frozen,
+        fingerprint: Option<&'b Fingerprint>,
+        key: Option<&'b IdempotencyKey>,
+    ) -> Asked<'b> {
+        Asked {
+            wire,
+            url: &request.url,
+            credential_scope: self.terms.credential_scope.as_deref(),
+            fingerprint,
+            key,
+            now: self.client.clock.now().wall,
+            safe_window: self.terms.contract.safe_window(),
         }
     }
 
@@ -141,15 +237,7 @@ impl Job<'_> {
         fingerprint: Option<Fingerprint>,
     ) -> Result<Response, Error> {
         let wire = Wire::from(&self.terms.contract);
-        let asked = Asked {
-            wire: &wire,
-            url: &request.url,
-            credential_scope: self.terms.credential_scope.as_deref(),
-            fingerprint: fingerprint.as_ref(),
-            key: own_key.as_ref(),
-            now: self.client.clock.now().wall,
-            safe_window: self.terms.contract.safe_window(),
-        };
+        let asked = self.asked(&wire, &request, fingerprint.as_ref(), own_key.as_ref());
         match again(known, &asked) {
             AskedAgain::Refuse(error) => return Err(*error),
             AskedAgain::Recall => return recalled(known),
@@ -285,6 +373,12 @@ impl Job<'_> {
             reply_limit: self.terms.reply_limit,
         }
     }
+}
+
+/// What was known of an operation when it was asked for.
+enum Found {
+    Nothing { own_key: Option<IdempotencyKey> },
+    Record(Box<Record>),
 }
 
 /// The answer that closed an operation, from its record.

@@ -4,6 +4,8 @@ mod builder;
 mod flight;
 mod freeze;
 mod job;
+#[cfg(feature = "_sqlite")]
+mod outbox;
 mod request;
 mod resume;
 mod settings;
@@ -18,6 +20,8 @@ use flight::Flights;
 use freeze::Frozen;
 use http::Method;
 use job::Job;
+#[cfg(feature = "_sqlite")]
+pub use outbox::Pending;
 use rand::TryRng as _;
 use rand::rngs::SysRng;
 pub use request::RequestBuilder;
@@ -30,7 +34,6 @@ use tracing::warn;
 use self::builder::KeySource;
 use crate::attempt::Carrying;
 use crate::clock::Clock;
-use crate::contract::Contract;
 use crate::error::{Error, ErrorKind};
 use crate::journal::Journal;
 use crate::key::IdempotencyKey;
@@ -118,6 +121,26 @@ impl IdempotentClient {
         Self::builder().in_memory().build()
     }
 
+    /// A client whose journal is a file (SQLite): operations survive a crash of the process and of the machine. The file is
+    /// made if it is not there, and may be shared by the processes of one host.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Journal`] if the file cannot be opened, is no journal, or is of a later version;
+    /// [`ErrorKind::Configuration`] if reqwest cannot build its client.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the journal is closed again; an empty file may be left.
+    #[cfg(feature = "_sqlite")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+    pub async fn open(path: impl AsRef<std::path::Path>) -> Result<Self, Error> {
+        let journal = crate::journal::SqliteJournal::open(path).await.map_err(|error| {
+            Error::new(ErrorKind::Journal, "the journal could not be opened").caused_by(Arc::new(error))
+        })?;
+        Self::builder().journal(journal).build()
+    }
+
     /// The guarded reqwest client, to build requests with: it follows no redirects and repeats nothing by itself.
     #[must_use]
     pub fn http(&self) -> &reqwest::Client {
@@ -199,33 +222,24 @@ impl IdempotentClient {
 
     /// What every way of sending leads to.
     async fn perform(&self, call: Call) -> Result<Response, Error> {
-        let Call { http, guarded, request, operation, key, settings } = call;
-        let mut terms = settings.over(&self.0.settings)?;
-        let carrying = carrying(&terms.contract, &request.method);
-        if carrying == Carrying::Nothing {
-            terms.retry = terms.retry.max_attempts(1);
-        }
-        if !guarded && carrying == Carrying::Key {
-            self.0.warned.call_once(|| {
-                warn!("a keyed request goes through a client that may follow redirects; build it with `client.http()`");
-            });
-        }
-        let job = Job { client: &self.0, http, guarded, terms };
-        if carrying == Carrying::Key {
-            job.keyed(request, operation, key).await
-        } else {
-            job.keyless(request, carrying).await
+        let job = Job::of(self, &call)?;
+        let Call { guarded, request, operation, key, .. } = call;
+        match job.carrying(&request.method) {
+            Carrying::Key => {
+                if !guarded {
+                    self.warn_of_redirects();
+                }
+                job.keyed(request, operation, key).await
+            }
+            carrying => job.keyless(request, carrying).await,
         }
     }
-}
 
-fn carrying(contract: &Contract, method: &Method) -> Carrying {
-    if contract.carries_key(method) {
-        Carrying::Key
-    } else if method.is_idempotent() {
-        Carrying::Method
-    } else {
-        Carrying::Nothing
+    /// Once for a client: more would drown what else is in the log.
+    fn warn_of_redirects(&self) {
+        self.0.warned.call_once(|| {
+            warn!("a keyed request goes through a client that may follow redirects; build it with `client.http()`");
+        });
     }
 }
 

@@ -11,7 +11,6 @@ use futures_core::Stream;
 use http::HeaderMap;
 use tokio::task::JoinSet;
 
-use super::flight::Joined;
 use super::freeze::Frozen;
 use super::job::Job;
 use super::settings::Settings;
@@ -133,21 +132,10 @@ impl IdempotentClient {
         };
         let request = Frozen::restored(&record, stored);
         let job = Job { client: &self.0, http: self.0.http.clone(), guarded: true, terms };
-        let Some(fingerprint) = record.fingerprint else {
-            return Some(ResumedItem::Done(operation, job.take_up(request, &record, None, None).await));
-        };
-        let result = match self.0.flights.join(&operation, fingerprint).await {
-            // Somebody asked for it in the meantime, and this is what came of it.
-            Joined::Landed(result) => result,
-            Joined::Leads(seat) => {
-                let result = job.take_up(request, &record, None, Some(fingerprint)).await;
-                seat.land(result)
-            }
-            Joined::OtherPayload => Err(refusal(
-                &record,
-                ErrorKind::Locked,
-                "it is being asked for with another payload at this moment".to_owned(),
-            )),
+        let result = match record.fingerprint {
+            Some(fingerprint) => job.keyed_known(request, record, fingerprint).await,
+            // An operation without a name: nobody else can ask for it.
+            None => job.take_up(request, &record, None, None).await,
         };
         Some(ResumedItem::Done(operation, result))
     }

@@ -33,7 +33,8 @@ impl Record {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let request = self.request.as_ref().map_or(&[][..], |request| &request.body);
-        let reply = self.closing.as_ref().and_then(|closing| closing.reply.as_ref()).map_or(&[][..], |reply| &reply.body);
+        let reply =
+            self.closing.as_ref().and_then(|closing| closing.reply.as_ref()).map_or(&[][..], |reply| &reply.body);
         // A map of strings, numbers and booleans cannot fail to be written to memory.
         let mut bytes = serde_json::to_vec(&RecordV1::from(self)).unwrap_or_default();
         bytes.reserve_exact(1 + request.len() + reply.len());
@@ -234,7 +235,7 @@ impl RecordV1<'_> {
                     status: closing.status.map(status).transpose()?,
                     in_front: closing.in_front,
                     after_unknown: closing.after_unknown,
-                resolved: closing.resolved,
+                    resolved: closing.resolved,
                     reply: closing.reply.map(|reply| StoredReply {
                         headers: reply.headers.0.into_owned(),
                         body: Bytes::copy_from_slice(reply_body),

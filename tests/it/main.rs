@@ -11,5 +11,6 @@ mod keys;
 mod leaks;
 mod limits;
 mod repeats;
+mod resume;
 mod support;
 mod testing;

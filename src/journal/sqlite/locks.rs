@@ -81,7 +81,8 @@ impl Locks {
                 return Ok(Self { folder, queue, turn, owner, _owner_file: file });
             }
         }
-        let message = format!("no lock of its own could be had in {}; is something else locking there?", folder.display());
+        let message =
+            format!("no lock of its own could be had in {}; is something else locking there?", folder.display());
         Err(JournalError::new(JournalErrorKind::Unavailable, message))
     }
 

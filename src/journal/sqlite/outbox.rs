@@ -23,7 +23,7 @@ impl SqliteJournal {
     ///
     /// Nothing is changed, and the transaction can go on, if it is on another file than this journal, or if the record
     /// does not have the request: nobody could send it later by itself. Otherwise SQLite failed.
-    pub fn begin_in(
+    pub(crate) fn insert_in(
         &self,
         transaction: &Transaction<'_>,
         mut record: Record,

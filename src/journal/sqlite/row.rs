@@ -13,7 +13,6 @@ use crate::operation::{Closing, Record, StoredReply, StoredRequest, Wire};
 /// How many columns an operation has.
 pub(super) const WIDTH: usize = 28;
 
-
 /// Where the checksum stands; it is over all the others.
 const CHECKSUM: usize = 25;
 
@@ -51,7 +50,9 @@ impl<'a> From<&'a Record> for Row<'a> {
             Column::Integer(window_ns.into()),
             record.credential_scope.as_deref().map_or(Column::Null, text),
             record.fingerprint.as_ref().map_or(Column::Null, |fingerprint| blob(fingerprint.as_bytes())),
-            closing.and_then(|closing| closing.status).map_or(Column::Null, |status| Column::Integer(status.as_u16().into())),
+            closing
+                .and_then(|closing| closing.status)
+                .map_or(Column::Null, |status| Column::Integer(status.as_u16().into())),
             closing.map_or(Column::Null, |closing| flag(closing.in_front)),
             closing.map_or(Column::Null, |closing| flag(closing.after_unknown)),
             closing.map_or(Column::Null, |closing| flag(closing.resolved)),

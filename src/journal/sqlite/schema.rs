@@ -182,8 +182,7 @@ pub(super) fn prepare(
     if look(connection, subject, place)? == Found::SomethingElse && place == Place::OwnFile {
         return Err(foreign(connection, subject));
     }
-    let mode: String =
-        connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
     if mode != "wal" {
         return Err(JournalError::new(
             JournalErrorKind::Unavailable,
@@ -218,9 +217,7 @@ fn in_transaction(
     let failed = |error| subject.sqlite("be opened", error);
     match look(connection, subject, place)? {
         Found::Journal => {
-            return connection
-                .query_row("SELECT salt FROM idempotency_journal", [], |row| row.get(0))
-                .map_err(failed);
+            return connection.query_row("SELECT salt FROM idempotency_journal", [], |row| row.get(0)).map_err(failed);
         }
         Found::SomethingElse if place == Place::OwnFile => return Err(foreign(connection, subject)),
         Found::Nothing | Found::SomethingElse => {}

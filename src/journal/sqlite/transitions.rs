@@ -176,12 +176,7 @@ impl<'c> Transitions<'c> {
         }
         let token = found.token.saturating_add(1);
         let until = now.plus(lease);
-        self.lease.execute(rusqlite::params![
-            operation.as_str(),
-            token,
-            locks.owner(),
-            integer(until.as_millis())
-        ])?;
+        self.lease.execute(rusqlite::params![operation.as_str(), token, locks.owner(), integer(until.as_millis())])?;
         let lease = Lease::new(operation.clone(), token.unsigned_abs(), until);
         Ok(Acquired::Taken { record: Box::new(record), lease, now })
     }
@@ -281,7 +276,9 @@ impl<'c> Transitions<'c> {
     pub(super) fn has_record(&mut self, record: &Record) -> rusqlite::Result<bool> {
         let found = self.find(&record.operation)?;
         Ok(found.and_then(|found| found.record.ok()).is_some_and(|found| {
-            found.phase == record.phase && found.attempts == record.attempts && found.closing.is_some() == record.closing.is_some()
+            found.phase == record.phase
+                && found.attempts == record.attempts
+                && found.closing.is_some() == record.closing.is_some()
         }))
     }
 
@@ -289,7 +286,11 @@ impl<'c> Transitions<'c> {
         self.find
             .query_row([operation.as_str()], |row| {
                 let record = Row::read(row, 0)?.record().and_then(|record| {
-                    if record.operation == *operation { Ok(record) } else { Err(RecordError::Damaged("the operation id")) }
+                    if record.operation == *operation {
+                        Ok(record)
+                    } else {
+                        Err(RecordError::Damaged("the operation id"))
+                    }
                 });
                 Ok(Found {
                     row_id: row.get(WIDTH)?,

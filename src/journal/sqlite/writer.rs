@@ -254,8 +254,7 @@ impl Writer {
 
     /// Answers what only reads.
     fn read(&self, transitions: &mut Transitions<'_>, mut message: Message) {
-        let mut work =
-            Work { transitions, locks: &self.locks, now: Timestamp::default(), changed: false, bytes: 0 };
+        let mut work = Work { transitions, locks: &self.locks, now: Timestamp::default(), changed: false, bytes: 0 };
         let outcome = work.perform(&mut message).map_err(|refusal| match refusal {
             Refusal::Journal(error) => error,
             Refusal::Sqlite(error) => self.subject.sqlite("be read", error),

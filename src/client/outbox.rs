@@ -1,0 +1,98 @@
+//! An operation that commits or rolls back together with the caller's own data, and is sent after the commit.
+
+use std::fmt;
+
+use super::job::Job;
+use super::{Call, IdempotentClient, RequestBuilder};
+use crate::error::{Error, ErrorKind};
+use crate::journal::SqliteJournal;
+use crate::journal::rusqlite::Transaction;
+use crate::operation::{OperationId, Record};
+use crate::response::Response;
+
+/// An operation that was begun in a transaction and is still to be sent.
+///
+/// If the process dies before [`send`](Self::send), [`resume`](IdempotentClient::resume) sends it later, provided that the
+/// transaction was committed.
+#[must_use = "the operation is not sent before `send`, or by a later `resume`"]
+pub struct Pending {
+    client: IdempotentClient,
+    call: Call,
+    record: Record,
+}
+
+impl SqliteJournal {
+    /// Begins an operation inside the caller's transaction on the journal's own database file: the caller's rows and the
+    /// operation are committed together, or neither is. Send it after the commit.
+    ///
+    /// The request is one of a client with this journal. It is named, so that it can be asked for again, and its body is in
+    /// memory.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent, and the transaction can go on. [`ErrorKind::Configuration`] without an operation id, with
+    /// [`Keep::Key`](crate::Keep::Key), or with a method that carries no key; [`ErrorKind::PayloadMismatch`] if the
+    /// operation is known with another payload; [`ErrorKind::Journal`] if the transaction is on another database, or SQLite
+    /// failed; and the kinds of a request that cannot be built.
+    pub fn begin_in(&self, transaction: &Transaction<'_>, request: RequestBuilder) -> Result<Pending, Error> {
+        let configuration = |problem: &'static str| Err(Error::new(ErrorKind::Configuration, problem));
+        let (client, mut call, factory) = request.into_call()?;
+        if factory.is_some() {
+            return configuration("a body from `body_with` cannot be read inside a transaction; pass bytes");
+        }
+        let Some(operation) = call.operation.clone() else {
+            return configuration("an operation in a transaction is sent later, so name it with `operation(…)`");
+        };
+        let job = Job::of(&client, &call)?;
+        let record = job.prepared(&mut call.request, operation, call.key.take())?;
+        match self.insert_in(transaction, record.clone()) {
+            Ok(None) => Ok(Pending { client, call, record }),
+            Ok(Some(known)) => {
+                job.check_same(&call.request, &known)?;
+                Ok(Pending { client, call, record: known })
+            }
+            Err(error) => Err(Error::new(ErrorKind::Journal, "the operation could not be begun in the transaction")
+                .caused_by(std::sync::Arc::new(error))),
+        }
+    }
+}
+
+impl Pending {
+    /// The operation's id.
+    #[must_use]
+    pub fn operation(&self) -> &OperationId {
+        &self.record.operation
+    }
+
+    /// Sends the operation, after the transaction was committed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownOperation`] if the transaction was not committed, or the client has another journal; and of the
+    /// kinds that [`RequestBuilder::send`] lists.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`RequestBuilder::send`].
+    pub async fn send(self) -> Result<Response, Error> {
+        let Self { client, call, record } = self;
+        let known = client.operation(record.operation.as_str()).await?;
+        let Some(known) = known else {
+            let message = format!(
+                "operation {} is not in the client's journal, so nothing was sent; commit the transaction first, and give \
+                 the client the journal that it was begun in",
+                record.operation
+            );
+            return Err(Error::new(ErrorKind::UnknownOperation, message));
+        };
+        let job = Job::of(&client, &call)?;
+        let fingerprint = job.fingerprint(&call.request);
+        job.keyed_known(call.request, known, fingerprint).await
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("record", &self.record).finish_non_exhaustive()
+    }
+}
