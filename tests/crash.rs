@@ -2,6 +2,8 @@
 //!
 //! Without the harness, because each test starts this very binary again as the process that dies.
 
+#![expect(clippy::indexing_slicing, reason = "a panic is how a test fails")]
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;

@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "in a test, a panic is how a failure is told; clippy knows that of test functions only"
 )]
 
@@ -10,6 +11,7 @@ mod bodies;
 mod keys;
 mod leaks;
 mod limits;
+mod outbox;
 mod repeats;
 mod resume;
 mod support;
