@@ -10,6 +10,7 @@
 //! // A server that executes the first order it gets, and loses the reply.
 //! let server = TestServer::builder().faults([Fault::reply_lost()]).start().await?;
 //!
+//! // `IdempotentClient::open("orders.journal").await?` keeps its keys in a file, and survives a crash.
 //! let client = IdempotentClient::in_memory()?;
 //! let response = client
 //!     .post(server.url("/orders"))
@@ -57,11 +58,17 @@
 //!   error and has to ask for the operation again.
 //! - A client of the caller's own that follows redirects is noticed by the URL that the answer comes from, but not if a 303
 //!   leads back to the very same URL. Build requests with [`IdempotentClient::http`], and nothing is followed.
+//! - An HTTP/2 reply without a `Content-Length` that the server breaks off with the reset code `NO_ERROR` looks whole.
 //!
 //! # How to
 //!
 //! **Wrap a call that exists.** [`IdempotentClient::send`] takes a `reqwest::RequestBuilder`,
 //! [`send_as`](IdempotentClient::send_as) names the operation, too.
+//!
+//! **Survive a crash.** [`IdempotentClient::open`] keeps the journal in a file; after a restart
+//! [`resume`](IdempotentClient::resume) finishes what was under way.
+//!
+//! **Keep card data out of the journal.** [`Keep::Key`].
 //!
 //! **Refresh credentials between attempts.** [`ClientBuilder::prepare`].
 //!
@@ -76,6 +83,7 @@
 //!
 //! # Features
 //!
+//! `sqlite` is the durable journal, on by default; `sqlite-unbundled` links the system's SQLite instead of compiling it in.
 //! `json`, `http2` and `default-tls` are reqwest's and on by default. `form`, `query`, `multipart`, `stream`, `charset`,
 //! `cookies`, `gzip`, `brotli`, `zstd`, `deflate`, `socks`, `system-proxy`, `hickory-dns`, `rustls`, `rustls-no-provider`,
 //! `native-tls` and `native-tls-vendored` are reqwest's, too, and off. `testing` adds the test server and fault injection.
