@@ -102,6 +102,7 @@ fn what_failed(kind: FailureKind) -> &'static str {
         FailureKind::Timeout => "no answer in time",
         FailureKind::Connection => "connection ended without an answer",
         FailureKind::ReplyLost => "reply broke off after its head",
+        FailureKind::Redirected => "redirected to nowhere",
     }
 }
 

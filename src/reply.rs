@@ -180,6 +180,8 @@ pub enum FailureKind {
     Connection,
     /// The head of the reply arrived and its body did not.
     ReplyLost,
+    /// A client of the caller's followed a redirect, and got lost.
+    Redirected,
 }
 
 impl Failure {
@@ -202,6 +204,7 @@ impl fmt::Display for Failure {
             FailureKind::Timeout => "no answer within the time limit",
             FailureKind::Connection => "the connection ended without an answer",
             FailureKind::ReplyLost => "the reply broke off after its head",
+            FailureKind::Redirected => "a redirect was followed and led nowhere",
         })
     }
 }

@@ -134,6 +134,8 @@ impl<'a> Exchange<'a> {
     fn failure(&self, error: reqwest::Error) -> Failure {
         let (kind, sent) = if error.is_builder() {
             (FailureKind::Request, self.unless_asked())
+        } else if error.is_redirect() {
+            (FailureKind::Redirected, Sent::Perhaps)
         } else if error.is_connect() {
             (self.connect_kind(&error), self.unless_asked())
         } else if is_canceled(&error) {

@@ -75,6 +75,7 @@ impl Reading<'_> {
 
     pub(super) fn of_failure(failure: &Failure) -> Verdict {
         match (failure.sent, failure.kind) {
+            (_, FailureKind::Redirected) => Verdict::Redirected,
             (Sent::No, FailureKind::Request | FailureKind::Certificate) => Verdict::NotSent { again: Again::No },
             (Sent::No, _) => Verdict::NotSent { again: Again::Yes },
             (Sent::Perhaps, _) => Verdict::Unknown,

@@ -86,8 +86,7 @@ impl Attempts {
             Verdict::Redirected => (
                 ErrorKind::Redirected,
                 Phase::Failed,
-                format!("the server answered with a redirect ({status}), which is not followed; correct the URL")
-                    .into(),
+                "the request was redirected, and a redirect is no answer to it; correct the URL".into(),
             ),
             Verdict::KeyRefused(_) => {
                 let serialisation = self.plan.contract.key_serialisation();

@@ -202,3 +202,10 @@ fn r23_an_outage_of_the_idempotency_store_keeps_key_and_record() {
     assert_eq!(played.saved().key.as_str(), super::KEY);
     assert!(played.saved().request.is_some() && played.saved().closing.is_none());
 }
+
+#[test]
+fn d02_a_redirect_that_a_foreign_client_got_lost_on_is_no_reason_to_send_again() {
+    let played = Scenario::new().failed(FailureKind::Redirected, Sent::Perhaps).run();
+    played.assert_closed(ErrorKind::Redirected, Phase::Failed, Delivery::Unknown);
+    assert_eq!(played.sends().len(), 1);
+}
