@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 /// A boxed future, as the traits that users implement return it.
@@ -112,6 +112,20 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// Dropping the future lifts the limit and has no other effect.
     fn timer(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.sleep(duration)
+    }
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Now {
+        (**self).now()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        (**self).sleep(duration)
+    }
+
+    fn timer(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        (**self).timer(duration)
     }
 }
 

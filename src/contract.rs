@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 pub(crate) use signal::codes;
 pub use signal::{Meaning, Signal};
@@ -112,10 +113,10 @@ impl Contract {
     ///
     /// # Panics
     ///
-    /// `name` is not a header name in lower case. Names are written in the program, so this shows in its first run.
+    /// `name` is not a header name.
     #[must_use]
-    pub fn header(self, name: &'static str) -> Self {
-        let name = HeaderName::from_static(name);
+    pub fn header(self, name: &str) -> Self {
+        let name = header_name(name);
         self.with(|terms| terms.header = name)
     }
 
@@ -155,10 +156,10 @@ impl Contract {
     ///
     /// # Panics
     ///
-    /// `name` is not a header name in lower case.
+    /// `name` is not a header name.
     #[must_use]
-    pub fn replay_header(self, name: &'static str) -> Self {
-        let name = HeaderName::from_static(name);
+    pub fn replay_header(self, name: &str) -> Self {
+        let name = header_name(name);
         self.with(|terms| terms.replay_headers.push(name))
     }
 
@@ -166,10 +167,10 @@ impl Contract {
     ///
     /// # Panics
     ///
-    /// `name` is not a header name in lower case.
+    /// `name` is not a header name.
     #[must_use]
-    pub fn should_retry_header(self, name: &'static str) -> Self {
-        let name = HeaderName::from_static(name);
+    pub fn should_retry_header(self, name: &str) -> Self {
+        let name = header_name(name);
         self.with(|terms| terms.should_retry_headers.push(name))
     }
 
@@ -177,10 +178,10 @@ impl Contract {
     ///
     /// # Panics
     ///
-    /// `name` is not a header name in lower case.
+    /// `name` is not a header name.
     #[must_use]
-    pub fn retry_after_header(self, name: &'static str, unit: RetryAfterUnit) -> Self {
-        let name = HeaderName::from_static(name);
+    pub fn retry_after_header(self, name: &str, unit: RetryAfterUnit) -> Self {
+        let name = header_name(name);
         self.with(|terms| terms.retry_after_headers.insert(0, (name, unit)))
     }
 
@@ -188,6 +189,29 @@ impl Contract {
     #[must_use]
     pub fn signal(self, signal: Signal, meaning: Meaning) -> Self {
         self.with(|terms| terms.signals.insert(0, (signal, meaning)))
+    }
+
+    /// Refuses what no request can work under.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        const TAKEN: [HeaderName; 7] =
+            [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, AUTHORIZATION, COOKIE];
+        let Terms { name, header, key_rule, window, .. } = &*self.0;
+        if TAKEN.contains(header) {
+            return Err(format!(
+                "the contract {name:?} puts the key into `{header}`, which has another use; name another"
+            ));
+        }
+        if *window < Duration::from_secs(1) {
+            return Err(format!(
+                "the contract {name:?} has a window of {window:?}, and less than 1 s protects nothing"
+            ));
+        }
+        match key_rule {
+            KeyRule::Bytes(0) | KeyRule::Token(0) => {
+                Err(format!("the contract {name:?} takes keys of 0 bytes; take at least 1, and 36 for a UUID"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether requests of this method carry a key.
@@ -293,6 +317,15 @@ impl fmt::Debug for Contract {
             .field("window", window)
             .finish_non_exhaustive()
     }
+}
+
+/// # Panics
+///
+/// It is none.
+#[track_caller]
+fn header_name(name: &str) -> HeaderName {
+    HeaderName::from_bytes(name.as_bytes())
+        .expect("the name of a header has letters, digits and few signs, and no space")
 }
 
 fn is_false(value: &HeaderValue) -> bool {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -12,7 +13,7 @@ use url::Url;
 use crate::attempt::{Attempts, Event, Step, ToSend};
 use crate::clock::{BoxFuture, Clock};
 use crate::error::Error;
-use crate::journal::{Journal, JournalErrorKind, Lease};
+use crate::journal::{Journal, JournalError, JournalErrorKind, Lease};
 use crate::operation::{AfterSave, Durability, OperationId, Record};
 use crate::response::Response;
 use crate::transport::{Exchange, Outgoing};
@@ -71,6 +72,9 @@ pub struct AttemptView<'a> {
     pub unauthorized: bool,
 }
 
+/// How long a journal may take to save a record.
+const SAVE_LIMIT: Duration = Duration::from_secs(30);
+
 /// What the loop works with.
 pub(crate) struct Driver {
     pub(crate) clock: Arc<dyn Clock>,
@@ -95,9 +99,22 @@ impl Custody {
         Self { journal, operation: lease.operation.clone(), lease: Some(lease) }
     }
 
-    async fn save(&mut self, record: Record, then: AfterSave, durability: Durability) -> Event {
+    /// Saves within a time limit: a journal that hangs must not hold the caller for ever.
+    async fn save(
+        &mut self,
+        record: Record,
+        then: AfterSave,
+        durability: Durability,
+        timer: BoxFuture<'static, ()>,
+    ) -> Event {
         let Some(lease) = self.lease.clone() else { return Event::LeaseLost };
-        match self.journal.save(record, lease, then, durability).await {
+        let saved = tokio::select! {
+            biased;
+            saved = self.journal.save(record, lease, then, durability) => saved,
+            () = timer => Err(JournalError::new(JournalErrorKind::Unavailable, "the journal did not answer in time")
+                .unconfirmed()),
+        };
+        match saved {
             Ok(()) => {
                 if then == AfterSave::ReleaseLease {
                     self.lease = None;
@@ -132,7 +149,10 @@ impl Driver {
         loop {
             let event = match step {
                 Step::Save(record, then, durability) => match &mut self.custody {
-                    Some(custody) => custody.save(*record, then, durability).await,
+                    Some(custody) => {
+                        let timer = self.clock.timer(SAVE_LIMIT);
+                        custody.save(*record, then, durability, timer).await
+                    }
                     None => Event::Saved,
                 },
                 Step::Send(to_send) => {

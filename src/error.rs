@@ -158,6 +158,9 @@ impl Error {
     }
 
     /// What is known of the operation at the server, over all attempts in every process that drove it.
+    ///
+    /// An error without an [`operation`](Self::operation) is about a request that never became one: this call sent nothing,
+    /// and the journal was not asked whether an earlier one did.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         self.0.delivery
@@ -225,11 +228,16 @@ impl Error {
 
     fn what_is_known(&self) -> &'static str {
         match (self.0.delivery, self.is_pending()) {
+            (Delivery::Unknown, false) if self.0.operation.is_none() => "it may have reached the server",
             (Delivery::NotSent, true) => "the server has not seen it; still pending",
             (Delivery::NotSent, false) => "the server has not seen it; it can be dropped or asked for again",
             (Delivery::Unknown, true) => "it may have been executed, once; still pending, ask again under the same id",
             (Delivery::Unknown, false) => "it may have been executed; find out at the server before anything else",
-            (Delivery::Answered, _) => "the server has answered",
+            (Delivery::Answered, _) => match self.0.phase {
+                Some(Phase::Completed) => "it was executed",
+                Some(Phase::Rejected) => "it was refused, and not executed",
+                _ => "the server has answered",
+            },
         }
     }
 

@@ -16,7 +16,8 @@ pub enum Delivery {
     NotSent,
     /// At least one attempt may have reached the server, and no answer settled it. It may have been executed, once.
     Unknown,
-    /// The server's answer settles it.
+    /// An answer of the server, or a person, has settled it: [`Error::phase`](crate::Error::phase) says whether as
+    /// completed or as rejected.
     Answered,
 }
 

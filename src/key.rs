@@ -66,6 +66,10 @@ impl IdempotencyKey {
         if text.len() > Self::MAX_BYTES {
             return Err(KeyError::TooLong { bytes: text.len(), limit: Self::MAX_BYTES });
         }
+        // A header loses the space around its value on the way, and the key with it.
+        if text.trim_matches(' ') != text {
+            return Err(KeyError::Padded);
+        }
         match text.char_indices().find(|(_, c)| !matches!(c, ' '..='~')) {
             Some((position, character)) => Err(KeyError::Character { character, position }),
             None => Ok(Self(Arc::from(text))),
@@ -87,6 +91,15 @@ impl IdempotencyKey {
     pub(crate) fn tail(&self) -> &str {
         let text = self.as_str();
         if text.len() < 12 { "" } else { text.get(text.len() - 4..).unwrap_or("") }
+    }
+}
+
+impl std::str::FromStr for IdempotencyKey {
+    type Err = KeyError;
+
+    /// As [`parse`](Self::parse).
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        Self::parse(text)
     }
 }
 
@@ -113,6 +126,12 @@ pub enum KeyError {
     )]
     #[expect(missing_docs, reason = "the variant says it")]
     Character { character: char, position: usize },
+    /// It begins or ends with a space, which no header delivers.
+    #[error("the idempotency key begins or ends with a space, which is lost on the way; remove it")]
+    Padded,
+    /// Not a quoted string, where the contract takes one. `0` says what is wrong with it.
+    #[error("the key in the header is no Structured-Field string ({0}); quote it, or pass it with `key(…)`")]
+    NotQuoted(&'static str),
     /// Not a UUID, which this contract insists on.
     #[error("the contract takes a UUID as the idempotency key; leave the key out to have one generated")]
     NotUuid,
@@ -207,6 +226,14 @@ mod tests {
         let error = IdempotencyKey::parse(&"k".repeat(1001)).unwrap_err();
         assert_eq!(error, KeyError::TooLong { bytes: 1001, limit: 1000 });
         assert!(error.to_string().contains("1001") && error.to_string().contains("1000"));
+    }
+
+    #[test]
+    fn v06_a_space_around_a_key_would_be_lost_on_the_way() {
+        for bad in [" abc", "abc ", "  abc  "] {
+            assert_eq!(IdempotencyKey::parse(bad), Err(KeyError::Padded));
+        }
+        assert!(IdempotencyKey::parse("a b").is_ok());
     }
 
     #[test]

@@ -44,7 +44,7 @@
 //!   was executed once.
 //! - `Err(error)` means that there is no trustworthy answer. [`Error::delivery`] is [`NotSent`](Delivery::NotSent) only if no
 //!   attempt can have reached the server, [`Unknown`](Delivery::Unknown) if one may have, and
-//!   [`Answered`](Delivery::Answered) if the server executed the operation and its reply cannot be had.
+//!   [`Answered`](Delivery::Answered) if an answer, or a person, has settled the operation: [`Error::phase`] says how.
 //! - The same operation with another payload is refused before anything is sent.
 //! - An attempt that the server's window no longer protects is not made.
 //!
@@ -57,7 +57,8 @@
 //! - A reply longer than the limit (8 MiB unless set) is handed on while it streams; if it breaks off then, the caller gets an
 //!   error and has to ask for the operation again.
 //! - A client of the caller's own that follows redirects is noticed by the URL that the answer comes from, but not if a 303
-//!   leads back to the very same URL. Build requests with [`IdempotentClient::http`], and nothing is followed.
+//!   leads back to the very same URL, and its key goes along to wherever it is led. Build requests with
+//!   [`IdempotentClient::http`], and nothing is followed.
 //! - An HTTP/2 reply without a `Content-Length` that the server breaks off with the reset code `NO_ERROR` looks whole.
 //!
 //! # How to

@@ -19,7 +19,8 @@ use crate::key::{IdempotencyKey, Serialisation};
 
 /// The caller's name for an operation, such as `order-42`: unique in a journal, and the way to ask for it again.
 ///
-/// It is printed in errors and logs. Take an id that your own records have, not anything about a person.
+/// It is printed in errors and logs. Take an id that your own records have, not anything about a person. Ids are compared
+/// byte by byte: two spellings of the same letters in Unicode are two operations.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId(Arc<str>);
 
@@ -62,6 +63,21 @@ impl OperationId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl AsRef<str> for OperationId {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for OperationId {
+    type Err = OperationIdError;
+
+    /// As [`parse`](Self::parse).
+    fn from_str(text: &str) -> Result<Self, OperationIdError> {
+        Self::parse(text)
     }
 }
 
@@ -200,6 +216,13 @@ pub struct Wire {
     pub serialisation: Serialisation,
     /// How long the server remembers the key.
     pub window: Duration,
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { contract, header, serialisation, window } = self;
+        write!(f, "{contract:?} (`{header}`, {serialisation:?}, window {} s)", window.as_secs())
+    }
 }
 
 impl From<&Contract> for Wire {

@@ -138,7 +138,7 @@ impl Response {
         &self.story.attempts
     }
 
-    /// Whether the server says that this is the stored reply of an earlier attempt.
+    /// Whether this is the stored reply of an earlier attempt: the server says so, or the journal kept it.
     #[must_use]
     pub fn replayed(&self) -> bool {
         self.story.replayed
@@ -162,11 +162,13 @@ impl Response {
         }
     }
 
-    /// The whole body.
+    /// The whole body. One that is within the limit is there already. For the rest of a longer one no time limit of this crate
+    /// holds any more; set reqwest's own, or one around this call.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Decode`] if the body broke off: only possible for a refusal, and for a body over the limit.
+    /// [`ErrorKind::Decode`] if the body broke off, or was not kept in the journal: only possible for a refusal, and for a
+    /// body over the limit.
     ///
     /// # Cancel safety
     ///
@@ -189,9 +191,11 @@ impl Response {
                     }
                 }
             }
-            (ReplyBody::Incomplete(_, failure), _) => {
-                Err(fail(&self.story, "the body of the refusal broke off").caused_by(Arc::new(failure)))
-            }
+            (ReplyBody::Incomplete(_, failure), _) => Err(fail(
+                &self.story,
+                "the body of the refusal is not to be had: it broke off, or the journal did not keep it",
+            )
+            .caused_by(Arc::new(failure))),
             (ReplyBody::TooLong(_), None) => Err(fail(&self.story, "the rest of the body went to another caller")),
         }
     }

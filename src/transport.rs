@@ -71,6 +71,8 @@ impl<'a> Exchange<'a> {
         let expected = expected_length(&self.outgoing.method, &reply);
         self.head = Some(reply.clone());
 
+        // A refusal says in its body what it means; only a success may be left unread.
+        let limit = if reply.status.is_success() { limit } else { limit.max(LEAST_REFUSAL) };
         let mut rest = None;
         let body = loop {
             match response.chunk().await {
@@ -109,6 +111,8 @@ impl<'a> Exchange<'a> {
         } else {
             request.headers_mut().remove(CONTENT_LENGTH);
         }
+        // The body is in one piece, and its length is known.
+        request.headers_mut().remove(TRANSFER_ENCODING);
         if let Some(version) = version {
             *request.version_mut() = *version;
         }
@@ -172,6 +176,9 @@ impl<'a> Exchange<'a> {
         }
     }
 }
+
+/// How much of a refusal's body is read in any case.
+const LEAST_REFUSAL: usize = 64 * 1024;
 
 /// A body in one piece that records whether anybody asked for it.
 struct Witnessed {

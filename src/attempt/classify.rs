@@ -85,8 +85,7 @@ impl Reading<'_> {
     /// A 409 or 423 that no signal explains. With a type of its own it is a definite conflict. Without one, `Retry-After`
     /// makes it "in progress"; a bare one is that only if there can be something in progress.
     fn of_conflict(&self, reply: &Reply, retry_after: Option<std::time::Duration>) -> Verdict {
-        let has_own_type =
-            codes(reply.body()).iter().any(|code| code != "about:blank" && code != reply.status.as_str());
+        let has_own_type = codes(reply.body()).iter().any(|code| !says_only_the_status(code, reply.status));
         let asks_to_wait = self.contract.retry_after_headers().iter().any(|(name, _)| reply.headers.contains_key(name));
         if !has_own_type && (asks_to_wait || self.after_unknown) {
             Verdict::InProgress { retry_after }
@@ -118,6 +117,15 @@ impl Reading<'_> {
             _ => InFront::Stop,
         }
     }
+}
+
+/// Frameworks put the status into the body once more, as its number or its reason phrase.
+fn says_only_the_status(code: &str, status: StatusCode) -> bool {
+    let letters = |text: &str| -> String {
+        text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+    };
+    let reason = status.canonical_reason().map(letters).unwrap_or_default();
+    code == "about:blank" || code == status.as_str() || letters(code) == reason
 }
 
 /// Statuses whose meaning is in their body, so that losing the body loses the answer.

@@ -42,6 +42,9 @@ impl Attempts {
     /// A final answer: a success, or a definite refusal.
     pub(super) fn answered(&mut self, verdict: Verdict) -> Step {
         let phase = if verdict == Verdict::Success { Phase::Completed } else { Phase::Rejected };
+        if self.settled && phase == Phase::Rejected {
+            return self.reply_unavailable();
+        }
         // What was unknown before is settled by this; whether it was is still worth telling.
         let response = self.response(phase);
         self.close(phase, false, response)
@@ -50,6 +53,9 @@ impl Attempts {
     /// Refused in front of the idempotency layer. That settles an operation none of whose attempts can have arrived; a
     /// request without a key has no operation to settle.
     pub(super) fn refused_in_front(&mut self) -> Step {
+        if self.settled {
+            return self.reply_unavailable();
+        }
         if !self.unknown || self.record.is_none() {
             let response = self.response(Phase::Rejected);
             return self.close(Phase::Rejected, true, response);
@@ -59,6 +65,16 @@ impl Attempts {
             "the server answered {status} in front of the operation, and an earlier attempt may have been executed"
         );
         let error = self.error(ErrorKind::RejectedAfterUnknown, message, Delivery::Unknown, Phase::Sending);
+        self.put_down(error)
+    }
+
+    /// The operation was completed before, and the server does not repeat its reply.
+    fn reply_unavailable(&mut self) -> Step {
+        let message = format!(
+            "it was completed before, and asked for its reply the server answered {}; read the result from the server",
+            self.last_status()
+        );
+        let error = self.error(ErrorKind::ReplyUnavailable, message, Delivery::Answered, Phase::Completed);
         self.put_down(error)
     }
 
@@ -129,6 +145,15 @@ impl Attempts {
         }
         let error = self.error(kind, message, delivery, Phase::NotSent);
         self.close(Phase::NotSent, false, Err(error))
+    }
+
+    /// The server asked for more time than this call has. The record stays as it is.
+    pub(super) fn too_early(&mut self, kind: ErrorKind, asked: Option<Duration>) -> Step {
+        self.state = State::Done;
+        let message = self.limit_message(kind, asked);
+        let known = self.record.as_ref().map(|record| (delivery_of(record), record.phase));
+        let (delivery, phase) = known.unwrap_or((self.delivery(), Phase::Sending));
+        Step::Done(Err(self.error(kind, message, delivery, phase)))
     }
 
     /// Whoever takes the operation up next must not come earlier than the server asked.
@@ -237,7 +262,9 @@ impl Attempts {
         if !self.settled || (phase == Phase::Completed && reply.is_some()) {
             record.phase = phase;
             record.request = None;
-            record.next_attempt_at = None;
+            if !in_front {
+                record.next_attempt_at = None;
+            }
             record.closing = Some(Closing { status, in_front, after_unknown: self.unknown, resolved: false, reply });
         }
         // A lost "completed" costs one harmless replay. Any other lost closing would be a lie to the caller.

@@ -173,11 +173,9 @@ impl Attempts {
         match asked {
             None => self.open(now),
             Some(_) if asked > Some(self.plan.policy.retry_after_cap) => {
-                self.limit_reached(ErrorKind::RetryAfterTooLong, asked, now)
+                self.too_early(ErrorKind::RetryAfterTooLong, asked)
             }
-            Some(wait) if self.deadline_left(now) <= wait => {
-                self.limit_reached(ErrorKind::DeadlineExceeded, asked, now)
-            }
+            Some(wait) if self.deadline_left(now) <= wait => self.too_early(ErrorKind::DeadlineExceeded, asked),
             Some(wait) => {
                 self.state = State::Holding;
                 Step::Sleep(wait)

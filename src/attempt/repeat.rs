@@ -19,8 +19,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) fingerprint: Option<&'a Fingerprint>,
     /// The caller's own key, if it brought one.
     pub(crate) key: Option<&'a IdempotencyKey>,
-    /// The journal's time.
-    pub(crate) now: Timestamp,
+    /// The journal's time, if it is known yet.
+    pub(crate) now: Option<Timestamp>,
     pub(crate) safe_window: Duration,
 }
 
@@ -40,7 +40,11 @@ pub(crate) fn again(record: &Record, asked: &Asked<'_>) -> Again {
     if let Some(difference) = difference(record, asked) {
         return refuse(record, ErrorKind::PayloadMismatch, difference);
     }
-    let in_window = record.first_sent_at.is_none_or(|first| asked.now.since(first) < asked.safe_window);
+    let in_window = match (record.first_sent_at, asked.now) {
+        (Some(first), Some(now)) => now.since(first) < asked.safe_window,
+        // Without the journal's time nobody can say; it is looked at once more with it.
+        _ => true,
+    };
     let closing = record.closing.as_ref();
     let in_front = closing.is_some_and(|closing| closing.in_front);
     let reply_kept = closing.is_some_and(|closing| closing.reply.is_some());
@@ -113,8 +117,8 @@ fn difference(record: &Record, asked: &Asked<'_>) -> Option<String> {
     }
     if record.wire != *asked.wire {
         return Some(format!(
-            "it was begun under the contract {:?} and is now asked for under {:?}; use the one that it was begun under",
-            record.wire.contract, asked.wire.contract
+            "it was begun under the contract {} and is now asked for under {}; use the one that it was begun under",
+            record.wire, asked.wire
         ));
     }
     if record.credential_scope.as_deref() != asked.credential_scope {

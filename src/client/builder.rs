@@ -86,7 +86,8 @@ impl ClientBuilder {
     }
 
     /// Sets where keys come from, instead of a UUID v4 from the operating system's randomness. If it fails, nothing is
-    /// sent: a request without its key is never an alternative.
+    /// sent: a request without its key is never an alternative. A source that gives the same key twice makes one operation of
+    /// two at the server, and both callers are told of its success.
     pub fn key_source<F>(mut self, source: F) -> Self
     where
         F: Fn() -> Result<IdempotencyKey, BoxError> + Send + Sync + 'static,

@@ -4,19 +4,46 @@
 //! one is stranded, and the key stays the same because the record has it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::fingerprint::Fingerprint;
-use crate::operation::OperationId;
+use crate::key::IdempotencyKey;
+use crate::operation::{OperationId, Wire};
 use crate::response::Response;
 
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<OperationId, Arc<Flight>>>);
 
+/// What all who share a flight must have in common: to the server, anything else is another operation.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) wire: Wire,
+    pub(super) credential_scope: Option<String>,
+    /// The caller's own key, if it brought one.
+    pub(super) key: Option<IdempotencyKey>,
+}
+
+impl Manifest {
+    fn allows(&self, other: &Self) -> bool {
+        let one_key = match (&self.key, &other.key) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            // The record has the key, and says more when the follower comes to lead.
+            (None, None) => true,
+            _ => false,
+        };
+        one_key
+            && self.fingerprint == other.fingerprint
+            && self.wire == other.wire
+            && self.credential_scope == other.credential_scope
+    }
+}
+
 #[derive(Debug)]
 struct Flight {
-    fingerprint: Fingerprint,
+    manifest: Manifest,
     /// Locked by the leader; has the result once there is one, for those who wait for the lock.
     landed: Arc<tokio::sync::Mutex<Option<Landed>>>,
 }
@@ -30,8 +57,8 @@ pub(super) enum Joined<'a> {
     Leads(Seat<'a>),
     /// Another did, and this is its result.
     Landed(Landed),
-    /// The same id is in flight with another payload.
-    OtherPayload,
+    /// The same id is in flight with something else.
+    OtherManifest,
 }
 
 /// The leader's seat. Dropping it without [`land`](Seat::land) lets the next in line lead.
@@ -39,6 +66,8 @@ pub(super) struct Seat<'a> {
     landed: tokio::sync::OwnedMutexGuard<Option<Landed>>,
     ticket: Ticket<'a>,
 }
+
+struct OtherManifest;
 
 /// A share in a flight; the last one takes the flight off the list.
 struct Ticket<'a> {
@@ -53,11 +82,8 @@ impl Flights {
     /// # Cancel safety
     ///
     /// Dropping the future gives the place in the line up.
-    pub(super) async fn join(&self, operation: &OperationId, fingerprint: Fingerprint) -> Joined<'_> {
-        let ticket = self.ticket(operation, fingerprint);
-        if ticket.flight.fingerprint != fingerprint {
-            return Joined::OtherPayload;
-        }
+    pub(super) async fn join(&self, operation: &OperationId, manifest: Manifest) -> Joined<'_> {
+        let Ok(ticket) = self.ticket(operation, manifest) else { return Joined::OtherManifest };
         let landed = Arc::clone(&ticket.flight.landed).lock_owned().await;
         match landed.as_ref().and_then(share) {
             Some(result) => Joined::Landed(result),
@@ -65,11 +91,14 @@ impl Flights {
         }
     }
 
-    fn ticket(&self, operation: &OperationId, fingerprint: Fingerprint) -> Ticket<'_> {
+    fn ticket(&self, operation: &OperationId, manifest: Manifest) -> Result<Ticket<'_>, OtherManifest> {
         let mut list = self.list();
-        let flight =
-            list.entry(operation.clone()).or_insert_with(|| Arc::new(Flight { fingerprint, landed: Arc::default() }));
-        Ticket { flights: self, operation: operation.clone(), flight: Arc::clone(flight) }
+        let flight = match list.entry(operation.clone()) {
+            Entry::Occupied(flight) if !flight.get().manifest.allows(&manifest) => return Err(OtherManifest),
+            Entry::Occupied(flight) => Arc::clone(flight.get()),
+            Entry::Vacant(free) => Arc::clone(free.insert(Arc::new(Flight { manifest, landed: Arc::default() }))),
+        };
+        Ok(Ticket { flights: self, operation: operation.clone(), flight })
     }
 
     fn list(&self) -> MutexGuard<'_, HashMap<OperationId, Arc<Flight>>> {
@@ -109,10 +138,12 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// A copy for another caller. A body that still streams has one reader, so whoever waits asks the server for a replay.
+/// A copy for another caller. A body that still streams has one reader, so whoever waits asks the server for a replay; and
+/// that the leader's time is up is no reason for those who have more.
 fn share(landed: &Landed) -> Option<Landed> {
     match landed {
         Ok(response) => response.share().map(Ok),
+        Err(error) if error.kind() == ErrorKind::DeadlineExceeded => None,
         Err(error) => Some(Err(error.clone())),
     }
 }

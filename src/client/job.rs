@@ -1,12 +1,15 @@
 //! How one call becomes one operation: its key, its record, its flight, and whoever drives it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method};
 use tracing::{Instrument as _, debug_span};
 
-use super::flight::Joined;
+use super::flight::{Joined, Manifest};
 use super::freeze::Frozen;
 use super::settings::Terms;
 use super::{Call, IdempotentClient, Inner};
@@ -29,13 +32,16 @@ pub(super) struct Job<'a> {
     pub(super) http: reqwest::Client,
     pub(super) guarded: bool,
     pub(super) terms: Terms,
+    /// When the call began, on the monotonic clock.
+    pub(super) began: Duration,
 }
 
 impl<'a> Job<'a> {
     /// The job of a call, under the terms that call and client set together.
     pub(super) fn of(client: &'a IdempotentClient, call: &Call) -> Result<Self, Error> {
         let terms = call.settings.clone().over(&client.0.settings)?;
-        Ok(Self { client: &client.0, http: call.http.clone(), guarded: call.guarded, terms })
+        let began = client.0.clock.now().monotonic;
+        Ok(Self { client: &client.0, http: call.http.clone(), guarded: call.guarded, terms, began })
     }
 
     /// What makes a request of this method repeatable.
@@ -74,18 +80,12 @@ impl<'a> Job<'a> {
                 OperationId::generate().map_err(|error| Error::new(ErrorKind::InvalidKey, error.to_string()))?;
             return self.operate(request, operation, own_key, None).await;
         };
-        let fingerprint = self.fingerprint(&request);
-        self.fly(request, operation, fingerprint, Found::Nothing { own_key }).await
+        self.fly(request, operation, own_key, None).await
     }
 
     /// Takes up a record as it was found, in the operation's flight.
-    pub(super) async fn keyed_known(
-        self,
-        request: Frozen,
-        known: Record,
-        fingerprint: Fingerprint,
-    ) -> Result<Response, Error> {
-        self.fly(request, known.operation.clone(), fingerprint, Found::Record(Box::new(known))).await
+    pub(super) async fn keyed_known(self, request: Frozen, known: Record) -> Result<Response, Error> {
+        self.fly(request, known.operation.clone(), None, Some(&known)).await
     }
 
     /// Leads the operation's flight, or shares in what comes of it.
@@ -93,27 +93,63 @@ impl<'a> Job<'a> {
         self,
         request: Frozen,
         operation: OperationId,
-        fingerprint: Fingerprint,
-        found: Found,
+        own_key: Option<IdempotencyKey>,
+        known: Option<&Record>,
     ) -> Result<Response, Error> {
-        match self.client.flights.join(&operation, fingerprint).await {
+        let fingerprint = known.and_then(|known| known.fingerprint).unwrap_or_else(|| self.fingerprint(&request));
+        let manifest = Manifest {
+            fingerprint,
+            wire: Wire::from(&self.terms.contract),
+            credential_scope: self.terms.credential_scope.clone(),
+            key: own_key.clone(),
+        };
+        let joined = self.within(self.client.flights.join(&operation, manifest)).await;
+        match joined.ok_or_else(|| self.out_of_time(operation.clone()))? {
             Joined::Landed(result) => result,
             Joined::Leads(seat) => {
-                let result = match found {
-                    Found::Nothing { own_key } => self.operate(request, operation, own_key, Some(fingerprint)).await,
-                    Found::Record(known) => self.take_up(request, &known, None, Some(fingerprint)).await,
+                let result = match known {
+                    None => self.operate(request, operation, own_key, Some(fingerprint)).await,
+                    Some(known) => self.take_up(request, known, own_key, Some(fingerprint)).await,
                 };
                 seat.land(result)
             }
-            Joined::OtherPayload => Err(Error::new(
+            Joined::OtherManifest => Err(Error::new(
                 ErrorKind::PayloadMismatch,
-                format!(
-                    "operation {operation} is in flight with another method, URL or body; nothing was sent, and a \
-                     corrected request needs a new id"
-                ),
+                "it is in flight with another method, URL, body, key, contract or credential scope; nothing was sent, and \
+                 a corrected request needs a new id",
             )
-            .delivered(Delivery::Unknown)),
+            .delivered(Delivery::Unknown)
+            .pending_as(operation)),
         }
+    }
+
+    /// Waits for something no longer than the call may take. A journal in memory answers at once, and costs no timer.
+    pub(super) async fn within<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let at_once = poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => Poll::Ready(None),
+        });
+        if let Some(output) = at_once.await {
+            return Some(output);
+        }
+        tokio::select! {
+            biased;
+            output = &mut future => Some(output),
+            () = self.client.clock.timer(self.time_left()) => None,
+        }
+    }
+
+    fn time_left(&self) -> Duration {
+        let spent = self.client.clock.now().monotonic.saturating_sub(self.began);
+        self.terms.retry.deadline.saturating_sub(spent)
+    }
+
+    /// The deadline came while the journal, or another call for the operation, was being waited for.
+    fn out_of_time(&self, operation: OperationId) -> Error {
+        let deadline = self.terms.retry.deadline;
+        let message = format!("the deadline of {deadline:?} came before this call could send anything");
+        Error::new(ErrorKind::DeadlineExceeded, message).delivered(Delivery::Unknown).pending_as(operation)
     }
 
     pub(super) fn fingerprint(&self, request: &Frozen) -> Fingerprint {
@@ -167,7 +203,7 @@ impl<'a> Job<'a> {
             credential_scope: self.terms.credential_scope.as_deref(),
             fingerprint,
             key,
-            now: self.client.clock.now().wall,
+            now: None,
             safe_window: self.terms.contract.safe_window(),
         }
     }
@@ -209,18 +245,31 @@ impl<'a> Job<'a> {
         own_key: Option<IdempotencyKey>,
         fingerprint: Option<Fingerprint>,
     ) -> Result<Response, Error> {
-        let key = match &own_key {
-            Some(key) => key.clone(),
-            None => self.new_key()?,
+        let journal = &self.client.journal;
+        let key = match own_key.clone().map_or_else(|| self.new_key(), Ok) {
+            Ok(key) => key,
+            // A known operation has its key already, and needs no new one.
+            Err(failed) if fingerprint.is_some() => {
+                let known = self.within(journal.get(operation.clone())).await;
+                return match known.ok_or_else(|| self.out_of_time(operation.clone()))? {
+                    Ok(Some(known)) => self.take_up(request, &known, own_key, fingerprint).await,
+                    Ok(None) => Err(failed),
+                    Err(_) => Err(failed.delivered(Delivery::Unknown).pending_as(operation)),
+                };
+            }
+            Err(failed) => return Err(failed),
         };
         let wire = Wire::from(&self.terms.contract);
         let record = self.record(&request, operation.clone(), key, wire, fingerprint);
-        let begun = self.client.journal.begin(record, self.lease()).await.map_err(|error| {
-            let sent = if error.may_be_saved() { Delivery::Unknown } else { Delivery::NotSent };
-            let message = format!("operation {operation} could not be begun in the journal, so nothing was sent");
-            let may_be_saved = error.may_be_saved();
-            let failed = Error::new(ErrorKind::Journal, message).caused_by(Arc::new(error)).delivered(sent);
-            if may_be_saved { failed.pending_as(operation.clone()) } else { failed }
+        let begun = self.within(journal.begin(record, self.lease())).await;
+        let begun = begun.ok_or_else(|| self.out_of_time(operation.clone()))?.map_err(|error| {
+            // Nobody can have begun what got its name just now; what the caller named may have been begun long ago.
+            let unheard_of = fingerprint.is_none() || error.is_absent();
+            let may_be_pending = error.may_be_saved() || !unheard_of;
+            let failed =
+                Error::new(ErrorKind::Journal, "it could not be begun in the journal, so this call sent nothing")
+                    .caused_by(Arc::new(error));
+            if may_be_pending { failed.delivered(Delivery::Unknown).pending_as(operation) } else { failed }
         })?;
         match begun {
             Begun::New { record, lease, now } => self.drive(request, record, lease, false, now).await,
@@ -244,10 +293,13 @@ impl<'a> Job<'a> {
             AskedAgain::Drive { .. } => {}
         }
         let journal = &self.client.journal;
-        let acquired = journal.acquire(known.operation.clone(), self.lease()).await;
-        match acquired.map_err(|error| unread(known, error))? {
+        let acquired = self.within(journal.acquire(known.operation.clone(), self.lease())).await;
+        match acquired
+            .ok_or_else(|| self.out_of_time(known.operation.clone()))?
+            .map_err(|error| unread(known, error))?
+        {
             // It may have changed between the two looks; this one holds, since nobody else may write now.
-            Acquired::Taken { record, lease, now } => match again(&record, &Asked { now, ..asked }) {
+            Acquired::Taken { record, lease, now } => match again(&record, &Asked { now: Some(now), ..asked }) {
                 AskedAgain::Drive { after_unknown } => self.drive(request, record, lease, after_unknown, now).await,
                 AskedAgain::Refuse(error) => {
                     journal.relinquish(lease);
@@ -258,8 +310,9 @@ impl<'a> Job<'a> {
                     recalled(&record)
                 }
             },
+            // Whatever the record said a moment ago, whoever drives it may be sending by now.
             Acquired::Held { until } => Err(refusal(
-                known,
+                &Record { phase: Phase::Sending, ..known.clone() },
                 ErrorKind::Locked,
                 format!("it is being driven elsewhere, until {until} at the latest; ask again after that"),
             )),
@@ -277,13 +330,15 @@ impl<'a> Job<'a> {
     }
 
     async fn drive(
-        self,
+        mut self,
         request: Frozen,
         mut record: Box<Record>,
         lease: Lease,
         after_unknown: bool,
         journal_now: Timestamp,
     ) -> Result<Response, Error> {
+        // What was waited for so far counts.
+        self.terms.retry.deadline = self.time_left();
         // A closing dropped the stored request; opened again, the operation needs it for the next crash.
         if record.request.is_none() && record.phase != Phase::Completed {
             record.request = self.kept(&request);
@@ -375,12 +430,6 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What was known of an operation when it was asked for.
-enum Found {
-    Nothing { own_key: Option<IdempotencyKey> },
-    Record(Box<Record>),
-}
-
 /// The answer that closed an operation, from its record.
 fn recalled(record: &Record) -> Result<Response, Error> {
     Response::recalled(record).ok_or_else(|| {
@@ -411,16 +460,26 @@ fn read_key(value: &HeaderValue, serialisation: Serialisation) -> Result<Idempot
         let position = value.as_bytes().iter().position(|byte| !matches!(byte, b' '..=b'~')).unwrap_or_default();
         KeyError::Character { character: char::REPLACEMENT_CHARACTER, position }
     })?;
-    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-    match (serialisation, quoted) {
-        (Serialisation::StructuredField, Some(quoted)) => {
-            let mut plain = String::with_capacity(quoted.len());
-            let mut characters = quoted.chars();
-            while let Some(character) = characters.next() {
-                plain.push(if character == '\\' { characters.next().unwrap_or('\\') } else { character });
-            }
-            IdempotencyKey::parse(&plain)
-        }
-        _ => IdempotencyKey::parse(text),
+    match serialisation {
+        Serialisation::Raw => IdempotencyKey::parse(text),
+        Serialisation::StructuredField => IdempotencyKey::parse(&unquoted(text).map_err(KeyError::NotQuoted)?),
     }
+}
+
+/// What a Structured-Field String (RFC 9651 section 3.3.3) says. Parameters would be lost, so they are refused.
+fn unquoted(text: &str) -> Result<String, &'static str> {
+    let mut characters = text.strip_prefix('"').ok_or("it does not begin with a quote")?.chars();
+    let mut plain = String::with_capacity(text.len());
+    while let Some(character) = characters.next() {
+        match character {
+            '"' if characters.as_str().is_empty() => return Ok(plain),
+            '"' => return Err("something follows the closing quote"),
+            '\\' => match characters.next() {
+                Some(escaped @ ('"' | '\\')) => plain.push(escaped),
+                _ => return Err("a backslash escapes neither a quote nor a backslash"),
+            },
+            other => plain.push(other),
+        }
+    }
+    Err("it does not end with a quote")
 }

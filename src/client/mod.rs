@@ -58,6 +58,8 @@ struct Inner {
     flights: Flights,
     /// Drawn once; each operation's jitter is seeded from it and a count.
     seed: u64,
+    /// How the guarded client describes itself, to know it when a request comes with it.
+    http_described: String,
     operations: AtomicU64,
     warned: std::sync::Once,
 }
@@ -76,6 +78,7 @@ impl Inner {
             Error::new(ErrorKind::Configuration, format!("the operating system gave no randomness: {error}"))
         })?;
         Ok(Self {
+            http_described: format!("{http:?}"),
             http,
             journal,
             clock,
@@ -87,6 +90,13 @@ impl Inner {
             operations: AtomicU64::new(0),
             warned: std::sync::Once::new(),
         })
+    }
+
+    /// Whether a client is ours, or set up just like it: reqwest tells a client from another in no other way, and what matters
+    /// here, redirects and default headers, is in its description. (It leaves a retry policy out, which cannot repeat a
+    /// body that is wrapped.)
+    fn is_guarded(&self, http: &reqwest::Client) -> bool {
+        format!("{http:?}") == self.http_described
     }
 
     fn next_seed(&self) -> u64 {
@@ -182,6 +192,13 @@ impl IdempotentClient {
         self.request(Method::DELETE, url)
     }
 
+    /// Takes a request that was built with reqwest, to name it and to set what it is sent under.
+    ///
+    /// The client it was built with sends it, as with [`send`](Self::send).
+    pub fn wrap(&self, request: reqwest::RequestBuilder) -> RequestBuilder {
+        RequestBuilder::new(self.clone(), request)
+    }
+
     /// Sends a request that was built with reqwest, as an operation of its own.
     ///
     /// The client it was built with sends it: its default headers and its pool are used. Build it with [`http`](Self::http).
@@ -196,7 +213,7 @@ impl IdempotentClient {
     ///
     /// As [`RequestBuilder::send`].
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, Error> {
-        RequestBuilder::foreign(self.clone(), request).send().await
+        self.wrap(request).send().await
     }
 
     /// Sends a request that was built with reqwest, as the operation that the caller names.
@@ -213,7 +230,7 @@ impl IdempotentClient {
         operation: impl AsRef<str>,
         request: reqwest::RequestBuilder,
     ) -> Result<Response, Error> {
-        RequestBuilder::foreign(self.clone(), request).operation(operation).send().await
+        self.wrap(request).operation(operation).send().await
     }
 
     fn with(inner: Inner) -> Self {
@@ -231,6 +248,15 @@ impl IdempotentClient {
                 }
                 job.keyed(request, operation, key).await
             }
+            _ if operation.is_some() || key.is_some() => Err(Error::new(
+                ErrorKind::Configuration,
+                format!(
+                    "the contract {:?} gives a {} no key, so it cannot be an operation; leave operation id and key out, \
+                     or add the method with `Contract::methods`",
+                    job.terms.contract.name(),
+                    request.method
+                ),
+            )),
             carrying => job.keyless(request, carrying).await,
         }
     }

@@ -86,8 +86,9 @@ impl Pending {
             return Err(Error::new(ErrorKind::UnknownOperation, message));
         };
         let job = Job::of(&client, &call)?;
-        let fingerprint = job.fingerprint(&call.request);
-        job.keyed_known(call.request, known, fingerprint).await
+        // What is sent now must be what was begun.
+        job.check_same(&call.request, &known)?;
+        job.keyed_known(call.request, known).await
     }
 }
 

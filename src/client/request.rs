@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::freeze::{self, Frozen};
+use super::job::Job;
 use super::settings::{Settings, setters};
 use super::{Call, IdempotentClient};
 use crate::error::{Error, ErrorKind};
@@ -21,7 +22,6 @@ pub(super) type BodyFactory = Box<dyn FnOnce() -> reqwest::Body + Send>;
 pub struct RequestBuilder {
     client: IdempotentClient,
     http: reqwest::RequestBuilder,
-    guarded: bool,
     factory: Option<BodyFactory>,
     operation: Option<Result<OperationId, Error>>,
     key: Option<IdempotencyKey>,
@@ -30,12 +30,7 @@ pub struct RequestBuilder {
 
 impl RequestBuilder {
     pub(super) fn new(client: IdempotentClient, http: reqwest::RequestBuilder) -> Self {
-        Self { client, http, guarded: true, factory: None, operation: None, key: None, settings: Settings::default() }
-    }
-
-    /// A request that the caller built, with a client of which only reqwest knows what it does.
-    pub(super) fn foreign(client: IdempotentClient, http: reqwest::RequestBuilder) -> Self {
-        Self { guarded: false, ..Self::new(client, http) }
+        Self { client, http, factory: None, operation: None, key: None, settings: Settings::default() }
     }
 
     setters!();
@@ -158,14 +153,18 @@ impl RequestBuilder {
     pub async fn send(self) -> Result<Response, Error> {
         let (client, mut call, factory) = self.into_call()?;
         if let Some(factory) = factory {
-            call.request.body = freeze::read(factory()).await?;
+            let limit = Job::of(&client, &call)?;
+            let read = limit.within(freeze::read(factory())).await;
+            call.request.body = read.ok_or_else(|| {
+                Error::new(ErrorKind::DeadlineExceeded, "the body from `body_with` was not read before the deadline")
+            })??;
         }
         client.perform(call).await
     }
 
     /// The call that this request makes, and where its body is still to be read from.
     pub(super) fn into_call(self) -> Result<(IdempotentClient, Call, Option<BodyFactory>), Error> {
-        let Self { client, http, guarded, factory, operation, key, settings } = self;
+        let Self { client, http, factory, operation, key, settings } = self;
         let operation = operation.transpose()?;
         let (http, request) = http.build_split();
         let request = request.map_err(|error| {
@@ -173,6 +172,7 @@ impl RequestBuilder {
                 .caused_by(std::sync::Arc::new(error.without_url()))
         })?;
         let request = Frozen::of(request)?;
+        let guarded = client.0.is_guarded(&http);
         Ok((client, Call { http, guarded, request, operation, key, settings }, factory))
     }
 

@@ -11,14 +11,15 @@ use futures_core::Stream;
 use http::HeaderMap;
 use tokio::task::JoinSet;
 
+use super::IdempotentClient;
 use super::freeze::Frozen;
 use super::job::Job;
 use super::settings::Settings;
 use super::settle::{PAGE, unreadable};
-use super::{IdempotentClient, RequestBuilder};
 use crate::attempt::refusal;
 use crate::clock::BoxFuture;
 use crate::error::{Error, ErrorKind};
+use crate::history::Delivery;
 use crate::journal::JournalError;
 use crate::operation::{OperationId, Record};
 use crate::response::Response;
@@ -63,11 +64,11 @@ impl NeedsRequest {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Request`] if the body was not kept, and of the kinds that [`RequestBuilder::send`] lists.
+    /// [`ErrorKind::Request`] if the body was not kept, and of the kinds that [`RequestBuilder::send`](crate::RequestBuilder::send) lists.
     ///
     /// # Cancel safety
     ///
-    /// As [`RequestBuilder::send`].
+    /// As [`RequestBuilder::send`](crate::RequestBuilder::send).
     pub async fn send(self, http: &reqwest::Client, headers: HeaderMap) -> Result<Response, Error> {
         let Self { client, record } = self;
         let Some(stored) = &record.request else {
@@ -82,7 +83,7 @@ impl NeedsRequest {
             .headers(stored.headers.clone())
             .headers(headers)
             .body(stored.body.clone());
-        RequestBuilder::foreign(client, request).operation(record.operation.as_str()).send().await
+        client.wrap(request).operation(record.operation.as_str()).send().await
     }
 }
 
@@ -120,20 +121,27 @@ impl IdempotentClient {
     async fn resume_one(self, operation: OperationId) -> Option<ResumedItem> {
         let record = match self.0.journal.get(operation.clone()).await {
             Ok(record) => record.filter(|record| record.phase.is_pending())?,
-            Err(error) => return Some(ResumedItem::Done(operation, Err(unreadable(error)))),
+            Err(error) => {
+                let unread = unreadable(error).delivered(Delivery::Unknown).pending_as(operation.clone());
+                return Some(ResumedItem::Done(operation, Err(unread)));
+            }
         };
         let terms = match Settings::default().over(&self.0.settings) {
             Ok(terms) => terms,
-            Err(error) => return Some(ResumedItem::Done(operation, Err(error))),
+            Err(error) => {
+                let pending = error.delivered(Delivery::Unknown).pending_as(operation.clone());
+                return Some(ResumedItem::Done(operation, Err(pending)));
+            }
         };
         let stored = match &record.request {
             Some(stored) if !stored.needs_headers || terms.prepare.is_some() => stored,
             _ => return Some(ResumedItem::NeedsRequest(Box::new(NeedsRequest { client: self, record }))),
         };
         let request = Frozen::restored(&record, stored);
-        let job = Job { client: &self.0, http: self.0.http.clone(), guarded: true, terms };
+        let began = self.0.clock.now().monotonic;
+        let job = Job { client: &self.0, http: self.0.http.clone(), guarded: true, terms, began };
         let result = match record.fingerprint {
-            Some(fingerprint) => job.keyed_known(request, record, fingerprint).await,
+            Some(_) => job.keyed_known(request, record).await,
             // An operation without a name: nobody else can ask for it.
             None => job.take_up(request, &record, None, None).await,
         };
@@ -227,6 +235,8 @@ impl Stream for Resume {
             }
             match ready!(this.flying.poll_join_next(cx)) {
                 Some(Ok(Some(item))) => return Poll::Ready(Some(item)),
+                // A hook of the caller's panicked: that is the caller's to hear of. The operation stays pending.
+                Some(Err(stopped)) if stopped.is_panic() => std::panic::resume_unwind(stopped.into_panic()),
                 // Finished in the meantime; or the runtime is shutting down and stopped it, and it stays pending.
                 Some(Ok(None) | Err(_)) => {}
                 None => return Poll::Ready(None),

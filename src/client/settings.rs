@@ -48,14 +48,24 @@ impl Settings {
             retry = retry.deadline(deadline);
         }
         retry.check().map_err(|problem| Error::new(ErrorKind::Configuration, problem))?;
+        let contract = self.contract.or_else(|| client.contract.clone()).unwrap_or_default();
+        contract.check().map_err(|problem| Error::new(ErrorKind::Configuration, problem))?;
+        let prepare = self.prepare.or_else(|| client.prepare.clone());
+        let refresh_on_401 = self.refresh_on_401.or(client.refresh_on_401).unwrap_or(false);
+        if refresh_on_401 && prepare.is_none() {
+            return Err(Error::new(
+                ErrorKind::Configuration,
+                "`refresh_on_401` has no `prepare` hook to fetch credentials with; set one",
+            ));
+        }
         Ok(Terms {
-            contract: self.contract.or_else(|| client.contract.clone()).unwrap_or_default(),
+            contract,
             retry,
             keep: self.keep.or(client.keep).unwrap_or_default(),
             reply_limit: self.reply_limit.or(client.reply_limit).unwrap_or(REPLY_LIMIT),
             credential_scope: self.credential_scope.or_else(|| client.credential_scope.clone()),
-            prepare: self.prepare.or_else(|| client.prepare.clone()),
-            refresh_on_401: self.refresh_on_401.or(client.refresh_on_401).unwrap_or(false),
+            prepare,
+            refresh_on_401,
             classifier: self.classifier.or_else(|| client.classifier.clone()),
         })
     }

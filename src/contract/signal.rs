@@ -46,10 +46,10 @@ impl Signal {
     ///
     /// # Panics
     ///
-    /// `name` is not a header name. Names are written in the program, so this shows in its first run.
+    /// `name` is not a header name.
     #[must_use]
-    pub fn header(name: &'static str, value: &str) -> Self {
-        Self { header: Some((HeaderName::from_static(name), value.to_owned())), ..Self::default() }
+    pub fn header(name: &str, value: &str) -> Self {
+        Self { header: Some((super::header_name(name), value.to_owned())), ..Self::default() }
     }
 
     /// Only with this status; call it again to allow another.
@@ -63,10 +63,10 @@ impl Signal {
     ///
     /// # Panics
     ///
-    /// `name` is not a header name, in lower case.
+    /// `name` is not a header name.
     #[must_use]
-    pub fn with_header(mut self, name: &'static str, value: &str) -> Self {
-        self.header = Some((HeaderName::from_static(name), value.to_owned()));
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
+        self.header = Some((super::header_name(name), value.to_owned()));
         self
     }
 

@@ -6,20 +6,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Acquired, Begun, Journal, JournalError, JournalErrorKind, Lease, Purged};
-use crate::clock::{BoxFuture, Clock, SystemClock, Timestamp};
+use crate::clock::{BoxFuture, Clock, Now, SystemClock, Timestamp};
 use crate::operation::{AfterSave, Durability, OperationId, Phase, Record};
 
 /// Records in memory: bounded, fast, and gone with the process.
 ///
 /// It still does what a journal can do inside one process: one key per operation, one flight at a time, and an answer to
 /// a repeated call. Finished records are kept for seven days or their dedup window, whichever is longer. When it is full
-/// it drops the oldest of what is past that, then completed operations whose id was generated, and then refuses to begin
-/// another: it never forgets a pending operation to make room.
+/// it drops the oldest of what is past that, then finished operations whose id was generated, and then refuses to begin
+/// another: it never forgets a pending operation to make room, nor a named one that can still be asked for.
+///
+/// Its time never runs backwards, whatever the wall clock does: it goes on with the monotonic clock, and jumps ahead with the
+/// wall clock.
 #[derive(Clone)]
 pub struct MemoryJournal(Arc<Shared>);
 
 struct Shared {
-    clock: Arc<dyn Clock>,
+    clock: Box<dyn Clock>,
+    /// The latest reading, with the wall clock as it would be if it had never gone back.
+    latest: Mutex<Now>,
     capacity: usize,
     retention: Duration,
     slots: Mutex<Slots>,
@@ -44,7 +49,7 @@ impl MemoryJournal {
     /// An empty journal for 100,000 records.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Arc::new(SystemClock), Self::DEFAULT_CAPACITY)
+        Self::with(SystemClock, Self::DEFAULT_CAPACITY)
     }
 
     /// How many records a journal holds unless told otherwise.
@@ -52,9 +57,16 @@ impl MemoryJournal {
 
     /// An empty journal on a clock of the caller's, for at most `capacity` records.
     #[must_use]
-    pub fn with(clock: Arc<dyn Clock>, capacity: usize) -> Self {
+    pub fn with(clock: impl Clock, capacity: usize) -> Self {
         const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-        Self(Arc::new(Shared { clock, capacity, retention: RETENTION, slots: Mutex::default() }))
+        let latest = Mutex::new(clock.now());
+        Self(Arc::new(Shared {
+            clock: Box::new(clock),
+            capacity,
+            retention: RETENTION,
+            latest,
+            slots: Mutex::default(),
+        }))
     }
 
     /// How many records it holds.
@@ -75,7 +87,14 @@ impl MemoryJournal {
     }
 
     fn now(&self) -> Timestamp {
-        self.0.clock.now().wall
+        let now = self.0.clock.now();
+        let mut latest = self.0.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.monotonic.saturating_sub(latest.monotonic);
+        // In whole milliseconds, so that many readings add up to no more than the time that passed.
+        let passed = Duration::from_millis(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX));
+        let wall = latest.wall.plus(passed).max(now.wall);
+        *latest = Now { monotonic: latest.monotonic.saturating_add(passed), wall };
+        wall
     }
 
     fn begin_now(&self, mut record: Record, lease: Duration) -> Result<Begun, JournalError> {
@@ -88,11 +107,12 @@ impl MemoryJournal {
             return Err(JournalError::new(
                 JournalErrorKind::Full,
                 format!(
-                    "the memory journal is full with {} records and none may be dropped; resume what is pending, or \
-                     give it a larger capacity",
+                    "the memory journal is full with {} records, and what is pending, or named and still within its \
+                     dedup window, may not be dropped; give it a larger capacity, or use a durable journal",
                     self.0.capacity
                 ),
-            ));
+            )
+            .absent());
         }
         record.begun_at = now;
         record.updated_at = now;
@@ -202,7 +222,7 @@ fn is_finished(record: &Record) -> bool {
 }
 
 fn is_expendable(record: &Record) -> bool {
-    !record.named && record.phase == Phase::Completed
+    !record.named && is_finished(record)
 }
 
 impl Default for MemoryJournal {

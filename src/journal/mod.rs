@@ -12,7 +12,8 @@
 //! 3. **A closing other than `completed` is durable before `save` returns**: a caller who is told "rejected" or "not
 //!    sent" may act on it, so nothing may send that operation later by itself. A `completed` may reach the disk late
 //!    ([`Durability::Late`]), because losing it costs one harmless replay.
-//! 4. **A failed write says whether it may be there all the same** ([`JournalError::may_be_saved`]).
+//! 4. **A failed write says whether it may be there all the same** ([`JournalError::may_be_saved`]), and a failed begin
+//!    whether the operation is certainly unknown ([`JournalError::is_absent`]): without that, an earlier call may have sent it.
 //! 5. **Leases** end by themselves after the time that was asked for; then any worker may take the record over, with a
 //!    higher token. A journal that can tell that an owner is dead may hand its records out at once.
 //! 6. **Pending records are never dropped.** Finished ones are kept at least for their dedup window.
@@ -150,6 +151,7 @@ pub struct JournalError {
     kind: JournalErrorKind,
     message: String,
     may_be_saved: bool,
+    is_absent: bool,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -173,7 +175,7 @@ impl JournalError {
     /// An error of this kind; the message names what was refused, the limit, and the remedy.
     #[must_use]
     pub fn new(kind: JournalErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), may_be_saved: false, source: None }
+        Self { kind, message: message.into(), may_be_saved: false, is_absent: false, source: None }
     }
 
     /// Adds the store's own account. It must not contain credentials.
@@ -188,6 +190,20 @@ impl JournalError {
     pub fn unconfirmed(mut self) -> Self {
         self.may_be_saved = true;
         self
+    }
+
+    /// Marks a [begin](Journal::begin) that failed after the journal had made sure that it does not know the operation. A
+    /// caller may then be told that nothing was ever sent; otherwise an earlier call may have.
+    #[must_use]
+    pub fn absent(mut self) -> Self {
+        self.is_absent = true;
+        self
+    }
+
+    /// Whether the journal made sure that it does not know the operation.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.is_absent
     }
 
     /// What kept the journal from it.

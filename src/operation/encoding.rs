@@ -326,10 +326,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Headers as a JSON array of name and value pairs, in their order.
+#[cfg(feature = "_sqlite")]
 pub(crate) fn headers_to_json(headers: &HeaderMap) -> String {
     serde_json::to_string(&Headers(Cow::Borrowed(headers))).unwrap_or_default()
 }
 
+#[cfg(feature = "_sqlite")]
 pub(crate) fn headers_from_json(json: &str) -> Result<HeaderMap, RecordError> {
     let Headers(headers) = serde_json::from_str(json).map_err(|_| RecordError::Damaged("a header"))?;
     Ok(headers.into_owned())

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
+use super::policy::ServerErrors;
+
 /// An answer, as a handler gives it, the ledger keeps it and a fault cans it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -19,7 +21,23 @@ pub(super) enum Disposition {
     Store,
     /// The handler declares that nothing happened: the next attempt executes.
     Release,
+    /// Something may have happened: the execution counts, and the next attempt executes again.
+    ReExecute,
 }
+
+/// The headers that are kept for replays unless others are named. An allowlist: a cookie or a rate limit belongs to one
+/// response, not to the operation.
+pub(super) const SAFE_HEADERS: [HeaderName; 9] = [
+    CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LOCATION,
+    header::CONTENT_DISPOSITION,
+    header::LOCATION,
+    header::ETAG,
+    header::LAST_MODIFIED,
+    header::LINK,
+];
 
 impl Answer {
     /// A status and nothing else.
@@ -47,36 +65,31 @@ impl Answer {
         Self::problem(StatusCode::CONFLICT, "in-progress", detail).with(RETRY_AFTER, retry_after)
     }
 
+    /// No key can be claimed.
+    pub(super) fn store_unavailable() -> Self {
+        let detail = "No key can be taken at present. Nothing was executed.";
+        Self::problem(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail)
+    }
+
     pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
         self
     }
 
     /// What this answer, given by a handler, says about the operation.
-    pub(super) fn disposition(&self) -> Disposition {
-        match self.status.as_u16() {
-            401 | 403 | 408 | 425 | 429 | 500..=599 => Disposition::Release,
+    pub(super) fn disposition(&self, server_errors: ServerErrors) -> Disposition {
+        match (self.status.as_u16(), server_errors) {
+            (401 | 403 | 408 | 425 | 429, _) | (500..=599, ServerErrors::Release) => Disposition::Release,
+            (500..=599, ServerErrors::ReExecute) => Disposition::ReExecute,
             _ => Disposition::Store,
         }
     }
 
-    /// What of this answer is kept for replays. The headers are an allowlist: a cookie or a rate limit belongs to one
-    /// response, not to the operation.
-    pub(super) fn for_replay(&self) -> Self {
-        const SAFE: [HeaderName; 9] = [
-            CONTENT_TYPE,
-            header::CONTENT_ENCODING,
-            header::CONTENT_LANGUAGE,
-            header::CONTENT_LOCATION,
-            header::CONTENT_DISPOSITION,
-            header::LOCATION,
-            header::ETAG,
-            header::LAST_MODIFIED,
-            header::LINK,
-        ];
+    /// What of this answer is kept for replays: status, body and these headers.
+    pub(super) fn for_replay(&self, allowed: &[HeaderName]) -> Self {
         let mut headers = HeaderMap::new();
-        for name in SAFE {
-            for value in self.headers.get_all(&name) {
+        for name in allowed {
+            for value in self.headers.get_all(name) {
                 headers.append(name.clone(), value.clone());
             }
         }
@@ -137,7 +150,7 @@ mod tests {
             .header("keep-alive", "timeout=5")
             .body(Bytes::from_static(b"done"))
             .unwrap();
-        let kept = Answer::from(response).for_replay();
+        let kept = Answer::from(response).for_replay(&SAFE_HEADERS);
         let names: Vec<_> = kept.headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["content-type", "location", "etag"]);
         assert_eq!(kept.body, "done");
@@ -164,7 +177,7 @@ mod tests {
             (503, Disposition::Release),
         ] {
             let answer = Answer::bare(StatusCode::from_u16(status).unwrap());
-            assert_eq!(answer.disposition(), disposition, "{status}");
+            assert_eq!(answer.disposition(ServerErrors::Release), disposition, "{status}");
         }
     }
 }

@@ -3,25 +3,26 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// How a connection ends, or fails to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Fin,
     Rst,
     /// It stays open, and nothing more is sent.
     Stall,
+    /// These bytes go out, as far as the socket takes them at once, and then FIN.
+    Garbage(Bytes),
 }
 
 /// Called when a cut is made.
-type OnCut = Box<dyn FnOnce() + Send>;
+pub(super) type OnCut = Box<dyn FnOnce() + Send>;
 
 /// The socket, as hyper sees it.
 pub(super) struct Connection {
@@ -36,6 +37,10 @@ struct State {
     /// Bytes handed to the socket so far.
     written: u64,
     cut: Option<Cut>,
+    /// Bytes that may still be read until the connection ends for its client.
+    readable: Option<ReadLimit>,
+    /// What is read is thrown away: FIN was sent, and closing on unread bytes would make a reset of it.
+    draining: bool,
     /// Set once the cut is made.
     ended: Option<Ending>,
     /// The connection's task, which is to notice that the connection has ended.
@@ -46,6 +51,13 @@ struct Cut {
     /// The cut is made when this many bytes are written.
     position: u64,
     edge: Edge,
+    /// `None`: only `on_cut` is called.
+    ending: Option<Ending>,
+    on_cut: OnCut,
+}
+
+struct ReadLimit {
+    left: usize,
     ending: Ending,
     on_cut: OnCut,
 }
@@ -61,7 +73,14 @@ enum Edge {
 
 impl Control {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { written: 0, cut: None, ended: None, task: None })))
+        let state = State { written: 0, cut: None, readable: None, draining: false, ended: None, task: None };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    /// Ends a connection that was just accepted.
+    pub(super) fn finish(self: Arc<Self>, socket: TcpStream, ending: Ending) {
+        self.end(ending);
+        drop(Connection::new(socket, self));
     }
 
     /// Ends the connection at once.
@@ -75,11 +94,16 @@ impl Control {
     pub(super) fn cut_after(&self, bytes: usize, ending: Ending, on_cut: OnCut) {
         let mut state = self.state();
         let position = state.written.saturating_add(bytes as u64);
-        state.cut = Some(Cut { position, edge: Edge::Exact, ending, on_cut });
+        state.cut = Some(Cut { position, edge: Edge::Exact, ending: Some(ending), on_cut });
     }
 
-    /// Ends the connection with the first flush that finds `position` reached.
-    fn cut_when_flushed(&self, position: u64, ending: Ending, on_cut: OnCut) {
+    /// Ends the connection when so many bytes are read from it; the last of them are thrown away.
+    pub(super) fn cut_reading_after(&self, bytes: usize, ending: Ending, on_cut: OnCut) {
+        self.state().readable = Some(ReadLimit { left: bytes, ending, on_cut });
+    }
+
+    /// Ends the connection with the first flush that finds `position` reached. Without an ending it only tells.
+    pub(super) fn cut_when_flushed(&self, position: u64, ending: Option<Ending>, on_cut: OnCut) {
         let mut state = self.state();
         state.cut = Some(Cut { position, edge: Edge::Flush, ending, on_cut });
         state.wake();
@@ -90,7 +114,7 @@ impl Control {
         self.state().cut = None;
     }
 
-    fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.state().written
     }
 
@@ -108,7 +132,9 @@ impl State {
 
     fn make_cut(&mut self) {
         if let Some(cut) = self.cut.take() {
-            self.ended = Some(cut.ending);
+            if cut.ending.is_some() {
+                self.ended = cut.ending;
+            }
             (cut.on_cut)();
         }
     }
@@ -122,6 +148,20 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Throws away what comes, up to the end.
+    fn drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut space = [0; 1024];
+        loop {
+            let mut thrown_away = ReadBuf::new(&mut space);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut thrown_away))?;
+            if thrown_away.filled().is_empty() {
+                return Poll::Ready(Err(ended_by_fault()));
+            }
+        }
+    }
+}
+
 /// What a connection that has ended tells hyper, so that hyper drops it.
 fn ended_by_fault() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "ended by a fault")
@@ -129,7 +169,11 @@ fn ended_by_fault() -> io::Error {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.control.state().ended == Some(Ending::Rst) {
+        let ended = self.control.state().ended.take();
+        if let Some(Ending::Garbage(bytes)) = &ended {
+            let _ = self.socket.try_write(bytes);
+        }
+        if ended == Some(Ending::Rst) {
             // A socket that does not linger is closed with RST. Should that fail it is FIN, which is a fault as well.
             let _ = socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
         }
@@ -139,21 +183,59 @@ impl Drop for Connection {
 impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        {
-            let mut state = this.control.state();
-            if let Some(Ending::Fin | Ending::Rst) = state.ended {
-                return Poll::Ready(Err(ended_by_fault()));
-            }
-            state.task = Some(cx.waker().clone());
+        let control = Arc::clone(&this.control);
+        let mut state = control.state();
+        if state.draining {
+            drop(state);
+            return this.drain(cx);
         }
-        Pin::new(&mut this.socket).poll_read(cx, buffer)
+        if let Some(Ending::Fin | Ending::Rst | Ending::Garbage(_)) = state.ended {
+            return Poll::Ready(Err(ended_by_fault()));
+        }
+        state.task = Some(cx.waker().clone());
+        let Some(limit) = &mut state.readable else { return Pin::new(&mut this.socket).poll_read(cx, buffer) };
+        if limit.left > 0 {
+            let mut space = [0; 1024];
+            let room = limit.left.min(buffer.remaining()).min(space.len());
+            let mut part = ReadBuf::new(space.get_mut(..room).unwrap_or_default());
+            ready!(Pin::new(&mut this.socket).poll_read(cx, &mut part))?;
+            limit.left -= part.filled().len();
+            // What completes the limit is withheld: it could complete the request.
+            if limit.left > 0 || part.filled().is_empty() {
+                buffer.put_slice(part.filled());
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let Some(ReadLimit { ending, on_cut, .. }) = state.readable.take() else { return Poll::Pending };
+        on_cut();
+        match ending {
+            Ending::Stall => {
+                // The task is kept to be woken, and finds nothing to read ever after.
+                state.readable = Some(ReadLimit { left: 0, ending: Ending::Stall, on_cut: Box::new(|| {}) });
+                Poll::Pending
+            }
+            Ending::Fin => {
+                state.draining = true;
+                drop(state);
+                let _ = Pin::new(&mut this.socket).poll_shutdown(cx);
+                this.drain(cx)
+            }
+            ending => {
+                state.ended = Some(ending);
+                Poll::Ready(Err(ended_by_fault()))
+            }
+        }
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let mut state = this.control.state();
+        let control = Arc::clone(&this.control);
+        let mut state = control.state();
+        if state.draining {
+            return Poll::Ready(Err(ended_by_fault()));
+        }
         let mut allowed = bytes.len();
         if let Some(Cut { position, edge: Edge::Exact, .. }) = &state.cut {
             let left = position.saturating_sub(state.written);
@@ -162,9 +244,9 @@ impl AsyncWrite for Connection {
                 state.make_cut();
             }
         }
-        match state.ended {
+        match &state.ended {
             Some(Ending::Stall) => return Poll::Pending,
-            Some(Ending::Fin | Ending::Rst) => return Poll::Ready(Err(ended_by_fault())),
+            Some(Ending::Fin | Ending::Rst | Ending::Garbage(_)) => return Poll::Ready(Err(ended_by_fault())),
             None => {}
         }
         let written = Pin::new(&mut this.socket).poll_write(cx, bytes.get(..allowed).unwrap_or(bytes));
@@ -181,77 +263,18 @@ impl AsyncWrite for Connection {
         if state.cut.as_ref().is_some_and(|cut| state.written >= cut.position) {
             state.make_cut();
         }
-        match state.ended {
+        match &state.ended {
             Some(Ending::Stall) | None => Pin::new(&mut this.socket).poll_flush(cx),
-            Some(Ending::Fin | Ending::Rst) => Poll::Ready(Err(ended_by_fault())),
+            Some(Ending::Fin | Ending::Rst | Ending::Garbage(_)) => Poll::Ready(Err(ended_by_fault())),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.control.state().ended == Some(Ending::Rst) {
-            // A FIN must not run ahead of the RST that dropping the socket sends.
+        if let Some(Ending::Rst | Ending::Garbage(_)) = this.control.state().ended {
+            // A FIN must not run ahead of what dropping the socket sends.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut this.socket).poll_shutdown(cx)
-    }
-}
-
-/// The body of a reply, whole or with a cut to come.
-pub(super) struct ReplyBody {
-    left: Bytes,
-    cut: Option<BodyCut>,
-}
-
-struct BodyCut {
-    after: usize,
-    ending: Ending,
-    control: Arc<Control>,
-    /// What must be on the wire: known when the part before the cut is handed over.
-    position: Option<u64>,
-    /// Gone when the cut is armed.
-    on_cut: Option<OnCut>,
-}
-
-impl ReplyBody {
-    pub(super) fn whole(bytes: Bytes) -> Self {
-        Self { left: bytes, cut: None }
-    }
-
-    /// A body that announces all of its bytes, of which only the first `after` are sent. There must be more.
-    pub(super) fn cut(bytes: Bytes, after: usize, ending: Ending, control: Arc<Control>, on_cut: OnCut) -> Self {
-        Self { left: bytes, cut: Some(BodyCut { after, ending, control, position: None, on_cut: Some(on_cut) }) }
-    }
-}
-
-impl Body for ReplyBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = self.get_mut();
-        let Some(cut) = &mut this.cut else {
-            let all = std::mem::take(&mut this.left);
-            return Poll::Ready((!all.is_empty()).then(|| Ok(Frame::data(all))));
-        };
-        let position = *cut.position.get_or_insert_with(|| cut.control.written().saturating_add(cut.after as u64));
-        if cut.after > 0 {
-            let part = this.left.split_to(cut.after.min(this.left.len()));
-            cut.after = 0;
-            return Poll::Ready(Some(Ok(Frame::data(part))));
-        }
-        // Only now: hyper asks again once it has buffered the part, so that the flush to come has it on board.
-        if let Some(on_cut) = cut.on_cut.take() {
-            cut.control.cut_when_flushed(position, cut.ending, on_cut);
-        }
-        Poll::Pending
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left.len() as u64)
     }
 }

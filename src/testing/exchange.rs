@@ -1,33 +1,46 @@
-//! One request from its arrival to its answer, in the contract's order of checks, with the faults at their positions.
+//! One request from its arrival to its answer, in the contract's order of checks.
 //!
-//! Nothing before the claim is ever stored. Execution is detached from the connection: it runs as its own task, and a
-//! client that leaves does not stop it.
+//! Nothing before the claim is ever stored.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ALLOW, DATE, WWW_AUTHENTICATE};
+use http::header::{ALLOW, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
-use super::answer::{Answer, Disposition};
-use super::connection::{Control, Ending, ReplyBody};
-use super::fault::{At, CannedReply, Fault, How};
+use super::answer::Answer;
+use super::connection::Control;
+use super::defect::Defect;
+use super::execution::Permit;
+use super::fault::{At, How};
 use super::key_header::{Malformed, read_key};
-use super::ledger::{Claim, Kept, Scope, Token};
-use super::observed::{ExchangeId, SeenRequest};
+use super::ledger::{Claim, Scope};
+use super::line::Line;
+use super::policy::{KeyPolicy, WhileRunning};
+use super::reply_body::ReplyBody;
 use super::routes::{Destination, Handler};
-use super::script::StepId;
-use super::server::{KeyPolicy, Shared};
-use crate::fingerprint::Fingerprint;
+use super::seen::SeenRequest;
+use super::server::Shared;
 
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// There is no answer: the connection is lost, by a fault or by the client's doing.
+/// There is no answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the connection is lost")]
-pub(super) struct Lost;
+pub(super) enum Lost {
+    /// By a fault or by the client's doing.
+    #[error("the connection is lost")]
+    Connection,
+    /// hyper reads the code for RST_STREAM from the source.
+    #[error("the stream is reset")]
+    Stream(#[source] h2::Error),
+}
+
+impl Lost {
+    pub(super) fn stream(code: u32) -> Self {
+        Self::Stream(h2::Reason::from(code).into())
+    }
+}
 
 /// A request as it was read.
 pub(super) struct Arrived {
@@ -46,23 +59,36 @@ pub(super) struct Exchange {
     line: Line,
     request: SeenRequest,
     key: Result<Option<String>, Malformed>,
+    principal: Option<String>,
     body_fits: bool,
     destination: Destination,
 }
 
-/// What faults and history need of an exchange, wherever it goes on.
+/// A request that has passed all checks before the claim.
 #[derive(Clone)]
-struct Line {
-    shared: Arc<Shared>,
-    control: Arc<Control>,
-    id: ExchangeId,
-    fault: Fault,
-    step: Option<StepId>,
+struct Passed {
+    request: SeenRequest,
+    handler: Handler,
+    key: Option<(Scope, String)>,
+}
+
+/// A request that has not, and why, for the history.
+struct Refused {
+    answer: Answer,
+    why: String,
+}
+
+/// Whether a server with [`Defect::GetThenSet`] found the key free when it looked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    Free,
+    No,
 }
 
 impl Exchange {
     /// Records the request, before anything is decided about it.
     pub(super) fn begin(shared: Arc<Shared>, control: Arc<Control>, arrived: Arrived) -> Self {
+        let parts = &shared.parts;
         // HTTP/1.1 has one exchange at a time; a cut that an earlier, shorter reply did not come to is void.
         if arrived.head.version < http::Version::HTTP_2 {
             control.disarm();
@@ -72,10 +98,11 @@ impl Exchange {
             RequestBody::Whole(bytes) => (bytes, true),
             RequestBody::TooLong(bytes) => (bytes, false),
         };
-        let ignores_key = head.method.is_safe() || !shared.contract.carries_key(&head.method);
-        let key = if ignores_key { Ok(None) } else { read_key(&head.headers, &shared.contract) };
+        let ignores_key = head.method.is_safe() || !parts.contract.carries_key(&head.method);
+        let key = if ignores_key { Ok(None) } else { read_key(&head.headers, &parts.contract) };
+        let principal = (parts.principal)(&head.headers);
         let target = head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
-        let destination = shared.routes.find(&head.method, head.uri.path());
+        let destination = parts.routes.find(&head.method, head.uri.path());
         let params = match &destination {
             Destination::Handler(_, params) => params.clone(),
             _ => Vec::new(),
@@ -90,284 +117,203 @@ impl Exchange {
             attempt: 0,
             params,
         };
+        if let (Some(key), Some(principal)) = (&request.key, &principal) {
+            shared.ledger().attempted(parts.policies.scope(principal, &request), key);
+        }
         let (id, encounter) = shared.observed().arrive(&mut request);
-        let line = Line { shared, control, id, fault: encounter.fault, step: encounter.step };
-        Self { line, request, key, body_fits, destination }
+        let line = Line::new(shared, control, id, encounter, &request);
+        Self { line, request, key, principal, body_fits, destination }
     }
 
     pub(super) async fn answer(self) -> Result<Response<ReplyBody>, Lost> {
         let line = self.line.clone();
-        let answer = self.decide().await?;
-        Ok(line.respond(answer))
+        let decided = if matches!(line.strikes(At::BeforeClaim), Some(How::HoldAndReorder)) {
+            // What the network holds back arrives, whether or not its client is still there.
+            let (done, answer) = oneshot::channel();
+            line.shared.tasks.spawn(async move {
+                let _ = done.send(self.decide().await);
+            });
+            answer.await.unwrap_or(Err(Lost::Connection))
+        } else {
+            self.decide().await
+        };
+        match decided {
+            Ok(answer) => Ok(line.respond(answer)),
+            Err(lost) => {
+                line.log();
+                Err(lost)
+            }
+        }
     }
 
     async fn decide(self) -> Result<Answer, Lost> {
-        let Self { line, request, key, body_fits, destination } = self;
-        let shared = Arc::clone(&line.shared);
-        let refuse = |answer: Answer, why: &str| {
-            line.note(format!("refused with {}: {why}", answer.status.as_u16()));
-            Ok(answer)
+        let line = self.line.clone();
+        let passed = match self.check() {
+            Ok(passed) => passed,
+            Err(refused) => return Ok(line.refuse(refused.answer, &refused.why)),
         };
+        let looked = passed.look(&line);
+        line.hold(At::BeforeClaim).await;
+        match line.strikes(At::BeforeClaim) {
+            Some(How::Delay(duration)) => line.delay(*duration).await,
+            Some(How::HoldAndReorder) => line.until_overtaken().await,
+            Some(How::StoreDown) => {
+                line.strike();
+                return Ok(line.refuse(Answer::store_unavailable(), "the store is down"));
+            }
+            Some(How::DuplicateDelivery) => {
+                line.strike();
+                let (copy, passed) = (line.second_delivery(&passed.request), passed.clone());
+                line.shared.tasks.spawn(async move {
+                    let _ = passed.claim(&copy, Looked::No).await;
+                });
+            }
+            Some(fault) => return line.suffer(fault).await,
+            None => {}
+        }
+        let copy = passed.clone();
+        let answer = passed.claim(&line, looked).await;
+        if let Some(How::DuplicateDelivery) = line.strikes(At::AfterCommit) {
+            line.strike();
+            let line = line.second_delivery(&copy.request);
+            line.shared.clone().tasks.spawn(async move {
+                let _ = copy.claim(&line, Looked::No).await;
+            });
+        }
+        answer
+    }
+
+    /// Everything before the claim, in the contract's order.
+    fn check(self) -> Result<Passed, Box<Refused>> {
+        let Self { line, request, key, principal, body_fits, destination } = self;
+        let parts = &line.shared.parts;
+        let header = parts.contract.key_header();
 
         let handler = match destination {
             Destination::Handler(handler, _) => handler,
             Destination::OtherMethods(methods) => {
-                let answer = Answer::problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "See Allow.");
-                return refuse(answer.with(ALLOW, list(&methods)), "no handler for the method");
+                let refused = Refused::new(405, "method-not-allowed", "See Allow.", "no handler for the method");
+                return Err(refused.with(ALLOW, list(&methods)));
             }
             Destination::Nowhere => {
-                let answer = Answer::problem(StatusCode::NOT_FOUND, "not-found", "Nothing is served at this path.");
-                return refuse(answer, "no handler for the path");
+                return Err(Refused::new(
+                    404,
+                    "not-found",
+                    "Nothing is served at this path.",
+                    "no handler for the path",
+                ));
             }
         };
-        let Some(principal) = (shared.principal)(&request.headers) else {
+        let Some(principal) = principal else {
             let detail = "The request names no caller that is known here.";
-            let answer = Answer::problem(StatusCode::UNAUTHORIZED, "unauthenticated", detail);
-            return refuse(answer.with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")), "unauthenticated");
+            let refused = Refused::new(401, "unauthenticated", detail, "unauthenticated");
+            return Err(refused.with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         };
-        let key = match key {
-            Ok(key) => key,
-            Err(malformed) => {
-                let detail = format!("{}: {malformed}.", shared.contract.key_header());
-                let answer = Answer::problem(StatusCode::BAD_REQUEST, "idempotency-key-malformed", &detail);
-                return refuse(answer, &malformed.to_string());
-            }
-        };
-        let is_operation = !request.method.is_safe() && shared.contract.carries_key(&request.method);
-        if is_operation && key.is_none() && shared.key_policy == KeyPolicy::Required {
-            let detail = format!("{} requests need the header {}.", request.method, shared.contract.key_header());
-            let answer = Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-missing", &detail);
-            return refuse(answer, "no key");
+        let key = key.map_err(|malformed| {
+            let (detail, why) = (format!("{header}: {malformed}."), malformed.to_string());
+            Refused::new(400, "idempotency-key-malformed", &detail, &why)
+        })?;
+        let required = || parts.policies.key_policy(&request.method, request.path()) == KeyPolicy::Required;
+        if line.is_operation && key.is_none() && required() {
+            let detail = format!("{} requests need the header {header}.", request.method);
+            return Err(Refused::new(422, "idempotency-key-missing", &detail, "no key"));
         }
         if !body_fits {
-            let detail = format!("The body has more than {} bytes.", shared.body_limit);
-            let answer = Answer::problem(StatusCode::PAYLOAD_TOO_LARGE, "content-too-large", &detail);
-            return refuse(answer, "body over the limit");
+            let detail = format!("The body has more than {} bytes.", parts.body_limit);
+            return Err(Refused::new(413, "content-too-large", &detail, "body over the limit"));
         }
-        if let Some(fault) = line.strikes(At::BeforeClaim) {
-            return line.suffer(fault).await;
-        }
+        let key = key.map(|key| (parts.policies.scope(&principal, &request), key));
+        Ok(Passed { request, handler, key })
+    }
+}
 
-        let Some(key) = key else {
-            let permit = if is_operation { Permit::Keyless } else { Permit::Uncounted };
+impl Refused {
+    fn new(status: u16, name: &str, detail: &str, why: &str) -> Box<Self> {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+        Box::new(Self { answer: Answer::problem(status, name, detail), why: why.to_owned() })
+    }
+
+    fn with(mut self: Box<Self>, name: HeaderName, value: HeaderValue) -> Box<Self> {
+        self.answer.headers.insert(name, value);
+        self
+    }
+}
+
+impl Passed {
+    /// Only a server with [`Defect::GetThenSet`] looks first.
+    fn look(&self, line: &Line) -> Looked {
+        match &self.key {
+            Some((scope, key)) if line.shared.parts.policies.has(Defect::GetThenSet) => {
+                let is_free = line.shared.ledger().looks_free(scope.clone(), key, line.shared.now());
+                if is_free { Looked::Free } else { Looked::No }
+            }
+            _ => Looked::No,
+        }
+    }
+
+    /// From the claim to the answer.
+    async fn claim(self, line: &Line, looked: Looked) -> Result<Answer, Lost> {
+        let Self { request, handler, key } = self;
+        let Some((scope, key)) = key else {
+            let permit = if line.is_operation { Permit::Keyless } else { Permit::Uncounted };
             return line.execute(permit, handler, request).await;
         };
-        let scope = Scope { principal, endpoint: request.endpoint() };
-        let fingerprint = fingerprint(&request);
-        let claim = shared.ledger().claim(scope, &key, fingerprint, shared.now());
-        match claim {
-            Claim::Acquired(token) => line.execute(Permit::Claimed(token), handler, request).await,
-            Claim::Replay(answer) => {
-                line.note(format!("replayed {}", answer.status.as_u16()));
-                if let Some(fault) = line.strikes(At::AfterCommit) {
-                    return line.suffer(fault).await;
+        let shared = &line.shared;
+        let policies = &shared.parts.policies;
+        let fingerprint = policies.fingerprint(&request);
+        let mut has_waited = false;
+        loop {
+            // Before the claim, so that no outcome falls between the two.
+            let mut settled = std::pin::pin!(shared.settled.notified());
+            settled.as_mut().enable();
+            let claim = {
+                let mut ledger = shared.ledger();
+                let now = shared.now();
+                if has_waited
+                    && policies.has(Defect::ProceedWhenRecordVanished)
+                    && ledger.looks_free(scope.clone(), &key, now)
+                {
+                    Claim::Acquired(ledger.trespass(scope.clone(), &key))
+                } else if looked == Looked::Free {
+                    ledger.seize(scope.clone(), &key, fingerprint, now)
+                } else {
+                    ledger.claim(scope.clone(), &key, fingerprint, now)
                 }
-                Ok(answer.with(REPLAYED, HeaderValue::from_static("true")))
-            }
-            Claim::InProgress { retry_after } => {
-                refuse(Answer::in_progress(HeaderValue::from(retry_after.as_secs())), "in progress")
-            }
-            Claim::Mismatch => {
-                let detail = "This key was used for another payload. A new operation needs a new key.";
-                let answer = Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reuse", detail);
-                refuse(answer, "key reused for another payload")
-            }
-            Claim::Tombstone => {
-                let detail = "The operation was executed, and its response was not kept.";
-                refuse(
-                    Answer::problem(StatusCode::CONFLICT, "response-not-replayable", detail),
-                    "only a tombstone is left",
-                )
-            }
-            Claim::Full => {
-                let detail = "No key can be taken at present. Nothing was executed.";
-                refuse(
-                    Answer::problem(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail),
-                    "the ledger is full",
-                )
-            }
-        }
-    }
-}
-
-/// Under what right a handler runs, which says how its execution is counted and stored.
-enum Permit {
-    Claimed(Token),
-    /// An operation without a key.
-    Keyless,
-    /// A request that is repeatable by its method.
-    Uncounted,
-}
-
-impl Line {
-    /// Runs the handler as a task of its own and waits for its answer, unless a fault takes the connection away.
-    async fn execute(&self, permit: Permit, handler: Handler, request: SeenRequest) -> Result<Answer, Lost> {
-        let at_claim = self.strikes(At::AfterClaim);
-        match at_claim {
-            Some(How::CrashOwner) => return self.suffer(&How::CrashOwner).await,
-            Some(status @ How::Status(_)) => {
-                // The handler's set-up failed, and it says so.
-                if let Permit::Claimed(token) = &permit {
-                    self.release(token);
+            };
+            return match claim {
+                Claim::Acquired(token) => line.execute(Permit::Claimed(token), handler, request).await,
+                Claim::Replay(answer) => line.replay(answer).await,
+                Claim::InProgress { lease_left, .. }
+                    if policies.while_running == WhileRunning::Wait && !lease_left.is_zero() =>
+                {
+                    has_waited = true;
+                    tokio::select! {
+                        () = settled => {}
+                        () = shared.parts.clock.timer(lease_left) => {}
+                    }
+                    continue;
                 }
-                return self.suffer(status).await;
-            }
-            _ => {}
-        }
-        let (done, answer) = oneshot::channel();
-        self.shared.tasks.spawn(self.clone().run(permit, handler, request, done));
-        if let Some(fault) = at_claim {
-            return self.suffer(fault).await;
-        }
-        match answer.await {
-            Ok(Done::Answered(answer)) => {
-                if let Some(fault) = self.strikes(At::AfterEffect) {
-                    return self.carry_out(fault).await;
+                Claim::InProgress { retry_after, .. } => {
+                    if policies.has(Defect::DeleteByNonOwner) {
+                        shared.ledger().delete(scope, &key);
+                    }
+                    let answer = Answer::in_progress(HeaderValue::from(retry_after.as_secs()));
+                    Ok(line.refuse(answer, "in progress"))
                 }
-                match self.strikes(At::AfterCommit) {
-                    Some(fault) => self.suffer(fault).await,
-                    None => Ok(answer),
+                Claim::Mismatch => {
+                    let detail = "This key was used for another payload. A new operation needs a new key.";
+                    let answer = Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reuse", detail);
+                    Ok(line.refuse(answer, "key reused for another payload"))
                 }
-            }
-            Ok(Done::Crashed) => Err(Lost),
-            Err(_) => {
-                self.note("the handler panicked, and a claim is left to its lease");
-                Ok(Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, "handler-panicked", "The handler panicked."))
-            }
-        }
-    }
-
-    /// The execution itself. It holds no part of the connection.
-    async fn run(self, permit: Permit, handler: Handler, request: SeenRequest, done: oneshot::Sender<Done>) {
-        match &permit {
-            Permit::Claimed(token) => self.shared.ledger().begin(token),
-            Permit::Keyless => self.shared.ledger().begin_keyless(),
-            Permit::Uncounted => {}
-        }
-        let answer = handler(request).await;
-        self.note(format!("executed, {}", answer.status.as_u16()));
-        if let Some(fault) = self.strikes(At::AfterEffect) {
-            // Told here and now: the exchange may not live to tell it when its connection has ended.
-            self.strike();
-            match fault {
-                How::CrashOwner => {
-                    self.control.end(Ending::Fin);
-                    let _ = done.send(Done::Crashed);
-                    return;
+                Claim::Tombstone => {
+                    let detail = "The operation was executed, and its response was not kept.";
+                    let answer = Answer::problem(StatusCode::CONFLICT, "response-not-replayable", detail);
+                    Ok(line.refuse(answer, "only a tombstone is left"))
                 }
-                How::Fin => self.control.end(Ending::Fin),
-                How::Rst => self.control.end(Ending::Rst),
-                How::Stall | How::Status(_) => {}
-            }
-        }
-        self.commit(&permit, &answer);
-        // The client may have left: then nobody waits for the answer.
-        let _ = done.send(Done::Answered(answer));
-    }
-
-    fn commit(&self, permit: &Permit, answer: &Answer) {
-        match (permit, answer.disposition()) {
-            (Permit::Claimed(token), Disposition::Release) => self.release(token),
-            (Permit::Claimed(token), Disposition::Store) => {
-                let kept = self.shared.ledger().complete(token, answer.for_replay(), self.shared.now());
-                match kept {
-                    Ok(Kept::Answer) => {}
-                    Ok(Kept::Tombstone) => self.note("too large to keep, a tombstone is left"),
-                    Err(stale) => self.note(format!("not stored: {stale}")),
-                }
-            }
-            (Permit::Keyless, Disposition::Release) => self.shared.ledger().void_keyless(),
-            (Permit::Keyless | Permit::Uncounted, _) => {}
+                Claim::Full => Ok(line.refuse(Answer::store_unavailable(), "the ledger is full")),
+            };
         }
     }
-
-    fn release(&self, token: &Token) {
-        let released = self.shared.ledger().release(token, self.shared.now());
-        match released {
-            Ok(()) => self.note("key released"),
-            Err(stale) => self.note(format!("not released: {stale}")),
-        }
-    }
-
-    /// The fault's effect, if this attempt has one and it is at this position.
-    fn strikes(&self, here: At) -> Option<&How> {
-        self.fault.how().filter(|_| self.fault.at() == Some(here))
-    }
-
-    fn strike(&self) {
-        self.shared.inject(self.id, self.step, &self.fault);
-    }
-
-    /// A fault strikes in the answer's place.
-    async fn suffer(&self, fault: &How) -> Result<Answer, Lost> {
-        self.strike();
-        self.carry_out(fault).await
-    }
-
-    async fn carry_out(&self, fault: &How) -> Result<Answer, Lost> {
-        match fault {
-            How::Status(CannedReply(answer)) => return Ok(answer.clone()),
-            How::Stall => std::future::pending().await,
-            How::Rst => self.control.end(Ending::Rst),
-            How::Fin | How::CrashOwner => self.control.end(Ending::Fin),
-        }
-        Err(Lost)
-    }
-
-    /// Puts an answer on its way, with a cut in it if the fault wants one.
-    fn respond(&self, answer: Answer) -> Response<ReplyBody> {
-        let Answer { status, headers, body } = answer;
-        let ending = match self.fault.how() {
-            Some(How::Fin | How::CrashOwner) => Some(Ending::Fin),
-            Some(How::Rst) => Some(Ending::Rst),
-            Some(How::Stall) => Some(Ending::Stall),
-            Some(How::Status(_)) | None => None,
-        };
-        let line = self.clone();
-        let on_cut = Box::new(move || line.strike());
-        let body = match (self.fault.at(), ending) {
-            (Some(At::HeadBytes(bytes)), Some(ending)) => {
-                self.control.cut_after(bytes, ending, on_cut);
-                ReplyBody::whole(body)
-            }
-            (Some(At::BodyBytes(bytes)), Some(ending)) if bytes < body.len() => {
-                ReplyBody::cut(body, bytes, ending, Arc::clone(&self.control), on_cut)
-            }
-            _ => ReplyBody::whole(body),
-        };
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        // By the server's own clock, so that an HTTP-date in Retry-After can be read against it.
-        if let Ok(date) = self.shared.now().to_string().parse() {
-            response.headers_mut().entry(DATE).or_insert(date);
-        }
-        response
-    }
-
-    fn note(&self, note: impl Into<String>) {
-        self.shared.observed().note(self.id, note);
-    }
-}
-
-/// What came of an execution.
-enum Done {
-    Answered(Answer),
-    /// Its owner died before the commit.
-    Crashed,
-}
-
-/// SHA-256 over the query, whatever the order of its parameters, and the bytes of the body. Method and path are part of
-/// the key's scope.
-fn fingerprint(request: &SeenRequest) -> Fingerprint {
-    let mut parameters: Vec<&str> = request.query().unwrap_or_default().split('&').collect();
-    parameters.sort_unstable();
-    let query = parameters.join("&");
-    let mut hash = Sha256::new();
-    hash.update((query.len() as u64).to_be_bytes());
-    hash.update(query);
-    hash.update(&request.body);
-    Fingerprint::from_bytes(hash.finalize().into())
 }
 
 fn list(methods: &[http::Method]) -> HeaderValue {

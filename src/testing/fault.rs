@@ -1,8 +1,15 @@
 //! One injected failure, at a named position in the exchange. Pure: the server carries it out.
 
-use std::fmt;
+mod at;
+mod how;
+mod source;
 
+use std::fmt;
+use std::time::Duration;
+
+pub use at::At;
 use bytes::Bytes;
+pub use how::{CannedReply, How};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 
@@ -24,59 +31,21 @@ use super::answer::Answer;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault(Option<(At, How)>);
 
-/// Where in the exchange a fault strikes.
-///
-/// An exchange goes: the request is read and recorded, checked, claims its key, is executed, is committed, and is
-/// answered. A fault whose position an attempt does not come to, because the attempt is replayed or refused before,
-/// stays unused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum At {
-    /// All checks passed, the key is not claimed. Nothing is executed.
-    BeforeClaim,
-    /// The key is claimed and the handler not called yet. Execution goes on without the connection.
-    AfterClaim,
-    /// The handler has answered, and its answer is not stored yet. The commit goes on without the connection.
-    AfterEffect,
-    /// The answer is stored, or found stored, and not a byte of it is on the wire.
-    AfterCommit,
-    /// This many bytes of the reply are on the wire, counted from its status line. Over HTTP/2, this many bytes of what
-    /// the connection sends next.
-    HeadBytes(usize),
-    /// The head of the reply and this many bytes of its body are on the wire. `Content-Length` announces all of it.
-    BodyBytes(usize),
-}
-
-/// What happens there. Faults of a connection end every HTTP/2 stream on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum How {
-    /// The connection is closed in good order (FIN).
-    Fin,
-    /// The connection is reset (RST).
-    Rst,
-    /// Nothing more is sent, and the connection stays open.
-    Stall,
-    /// This is answered instead.
-    Status(CannedReply),
-    /// The process that serves the request dies: the connection is closed and what would follow does not happen. A claim
-    /// is left to its lease.
-    CrashOwner,
-}
-
-/// The reply that a fault gives in the operation's place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CannedReply(pub(super) Answer);
-
-impl CannedReply {
-    /// Its status code.
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        self.0.status
-    }
-}
-
 impl Fault {
+    /// A fault of any kind. The other constructors are short forms of it.
+    ///
+    /// # Panics
+    ///
+    /// `how` cannot happen at this position: [`How`] says where each can.
+    #[must_use]
+    #[track_caller]
+    pub fn new(at: At, how: How) -> Self {
+        if !how.fits(at) {
+            misuse(&format!("this cannot happen {at}: {how:?}; the docs of How say where it can"));
+        }
+        Self(Some((at, how)))
+    }
+
     /// No fault: the attempt goes through.
     #[must_use]
     pub fn none() -> Self {
@@ -157,11 +126,45 @@ impl Fault {
         Self(Some((at, How::Stall)))
     }
 
+    /// Goes on after this much time by the server's clock.
+    ///
+    /// # Panics
+    ///
+    /// There is no waiting at this position, see [`How::Delay`].
+    #[must_use]
+    #[track_caller]
+    pub fn delay(at: At, duration: Duration) -> Self {
+        Self::new(at, How::Delay(duration))
+    }
+
+    /// The network delivers the request twice.
+    #[must_use]
+    pub fn delivered_twice() -> Self {
+        Self(Some((At::BeforeClaim, How::DuplicateDelivery)))
+    }
+
+    /// The network holds the request back until a later attempt with its key was answered: a late original.
+    #[must_use]
+    pub fn late_original() -> Self {
+        Self(Some((At::BeforeClaim, How::HoldAndReorder)))
+    }
+
+    /// The store of keys is down when the key is to be claimed: 503, and nothing is executed.
+    #[must_use]
+    pub fn store_down() -> Self {
+        Self(Some((At::BeforeClaim, How::StoreDown)))
+    }
+
     /// Lets the process that serves the request die there: nothing that would follow happens, and a claim is left to its
     /// lease.
+    ///
+    /// # Panics
+    ///
+    /// The position is before the request is known.
     #[must_use]
+    #[track_caller]
     pub fn crash_owner(at: At) -> Self {
-        Self(Some((at, How::CrashOwner)))
+        Self::new(at, How::CrashOwner)
     }
 
     /// Gives the answer a `Retry-After` header with this value, whatever it is.
@@ -225,12 +228,25 @@ impl Fault {
     /// The fault answers nothing.
     #[must_use]
     #[track_caller]
-    pub fn after_commit(mut self) -> Self {
-        match &mut self.0 {
-            Some((at, How::Status(_))) => *at = At::AfterCommit,
-            _ => misuse(&format!("only a fault that answers can do so after the commit, and this is: {self}")),
+    pub fn after_commit(self) -> Self {
+        if !matches!(self.how(), Some(How::Status(_))) {
+            misuse(&format!("only a fault that answers can do so after the commit, and this is: {self}"));
         }
-        self
+        self.moved_to(At::AfterCommit)
+    }
+
+    /// The same at another position.
+    ///
+    /// # Panics
+    ///
+    /// It is no fault, or cannot happen there.
+    #[must_use]
+    #[track_caller]
+    pub fn moved_to(self, at: At) -> Self {
+        match self.0 {
+            Some((_, how)) => Self::new(at, how),
+            None => misuse("no fault has no position"),
+        }
     }
 
     /// Where it strikes; `None` for no fault.
@@ -243,6 +259,10 @@ impl Fault {
     #[must_use]
     pub fn how(&self) -> Option<&How> {
         self.0.as_ref().map(|(_, how)| how)
+    }
+
+    pub(super) fn is_of_connection(&self) -> bool {
+        self.at().is_some_and(At::is_of_connection)
     }
 
     fn answering(answer: Answer) -> Self {
@@ -269,29 +289,12 @@ fn misuse(message: &str) -> ! {
     panic!("{message}")
 }
 
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BeforeClaim => f.write_str("before the claim"),
-            Self::AfterClaim => f.write_str("after the claim"),
-            Self::AfterEffect => f.write_str("after the effect"),
-            Self::AfterCommit => f.write_str("after the commit"),
-            Self::HeadBytes(bytes) => write!(f, "after {bytes} bytes of the head"),
-            Self::BodyBytes(bytes) => write!(f, "after {bytes} bytes of the body"),
-        }
-    }
-}
-
 impl fmt::Display for Fault {
     /// For the history that a failed assertion prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             None => f.write_str("no fault"),
-            Some((at, How::Fin)) => write!(f, "connection closed {at}"),
-            Some((at, How::Rst)) => write!(f, "connection reset {at}"),
-            Some((at, How::Stall)) => write!(f, "stalled {at}"),
-            Some((at, How::Status(reply))) => write!(f, "answered {} {at}", reply.status().as_u16()),
-            Some((at, How::CrashOwner)) => write!(f, "owner crashed {at}"),
+            Some((at, how)) => write!(f, "{how} {at}"),
         }
     }
 }
@@ -332,6 +335,12 @@ mod tests {
     #[should_panic(expected = "100 is no status to answer with")]
     fn an_interim_status_is_refused() {
         let _ = Fault::status(100);
+    }
+
+    #[test]
+    #[should_panic(expected = "this cannot happen at the connect")]
+    fn a_fault_that_cannot_happen_there_is_refused() {
+        let _ = Fault::new(At::Connect, How::Truncate);
     }
 
     #[test]

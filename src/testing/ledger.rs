@@ -7,10 +7,18 @@
 //! *lease* says how long the owner of a claim is believed to be alive, the *window* how long the key is remembered, from
 //! the completion on. Both are judged by the time that is passed in, never by when someone last swept.
 
+mod config;
+mod defective;
+mod entry;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
+pub(super) use config::{LedgerConfig, OnLeaseExpiry};
+pub use entry::{EntryState, LedgerEntry};
+
 use super::answer::Answer;
+use super::defect::Defect;
 use crate::clock::Timestamp;
 use crate::fingerprint::Fingerprint;
 
@@ -19,37 +27,12 @@ use crate::fingerprint::Fingerprint;
 pub(super) struct Ledger {
     config: LedgerConfig,
     records: HashMap<Id, Record>,
-    executions: HashMap<Id, usize>,
+    tallies: HashMap<Id, Tally>,
     keyless_executions: usize,
     /// The sum of what the records take.
     bytes: usize,
     /// Grows with every claim, so that no two claims share a token.
     fence: u64,
-}
-
-/// How long and how much a ledger remembers.
-#[derive(Clone, Debug)]
-pub(super) struct LedgerConfig {
-    /// How long a key is remembered after its completion.
-    pub(super) window: Duration,
-    /// How long the owner of a claim is believed to be alive.
-    pub(super) lease: Duration,
-    pub(super) on_lease_expiry: OnLeaseExpiry,
-    /// What an attempt that meets a running one is told to wait, if the lease is not shorter.
-    pub(super) retry_after: Duration,
-    pub(super) max_records: usize,
-    pub(super) max_bytes: usize,
-    /// An answer larger than this leaves a tombstone.
-    pub(super) max_answer_bytes: usize,
-}
-
-/// What happens to a claim whose owner has passed its lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnLeaseExpiry {
-    /// The key stays locked until the window ends: the owner may have executed, and nobody knows.
-    FailClosed,
-    /// The next attempt executes. A slow owner may then have executed, too.
-    TakeOver,
 }
 
 /// Whose key it is and for what: the same key elsewhere is another operation.
@@ -67,6 +50,13 @@ struct Id {
     key: String,
 }
 
+/// What is counted for a key. It outlives the record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    attempts: usize,
+    executions: usize,
+}
+
 #[derive(Debug)]
 struct Record {
     fingerprint: Fingerprint,
@@ -78,9 +68,21 @@ struct Record {
 
 #[derive(Debug)]
 enum State {
-    Running { lease_ends: Timestamp, executing: Executing },
-    Stored { answer: Answer, completed_at: Timestamp },
-    Tombstone { completed_at: Timestamp },
+    Running {
+        lease_ends: Timestamp,
+        executing: Executing,
+    },
+    Stored {
+        answer: Answer,
+        completed_at: Timestamp,
+    },
+    /// It failed, and the next attempt with its payload executes again.
+    Failed {
+        completed_at: Timestamp,
+    },
+    Tombstone {
+        completed_at: Timestamp,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +105,8 @@ pub(super) enum Claim {
     Acquired(Token),
     /// The operation was executed, and this was its answer.
     Replay(Answer),
-    /// Another request with this key is running.
-    InProgress { retry_after: Duration },
+    /// Another request with this key is running. `lease_left` is zero when its owner has passed its lease.
+    InProgress { retry_after: Duration, lease_left: Duration },
     /// The key belongs to another payload.
     Mismatch,
     /// The operation was executed and its answer is not to be had again.
@@ -127,7 +129,7 @@ pub(super) struct Stale;
 
 impl Ledger {
     pub(super) fn new(config: LedgerConfig) -> Self {
-        Self { config, records: HashMap::new(), executions: HashMap::new(), keyless_executions: 0, bytes: 0, fence: 0 }
+        Self { config, records: HashMap::new(), tallies: HashMap::new(), keyless_executions: 0, bytes: 0, fence: 0 }
     }
 
     /// Decides what a request may do, and takes the key for it if it may execute.
@@ -136,16 +138,19 @@ impl Ledger {
         let config = &self.config;
         if let Some(record) = self.records.get(&id).filter(|record| !record.has_expired(config, now)) {
             // Another payload is never told that it is in progress: waiting would not make it right.
-            if record.fingerprint != fingerprint {
+            if record.fingerprint != fingerprint && !record.is_forgetful(config) {
+                self.overwritten_if_defective(&id, fingerprint);
                 return Claim::Mismatch;
             }
             match &record.state {
                 State::Stored { answer, .. } => return Claim::Replay(answer.clone()),
                 State::Tombstone { .. } => return Claim::Tombstone,
+                State::Failed { .. } => {}
                 State::Running { lease_ends, .. } => {
                     let may_take_over = config.on_lease_expiry == OnLeaseExpiry::TakeOver && now >= *lease_ends;
-                    if !may_take_over {
-                        return Claim::InProgress { retry_after: config.wait_for(*lease_ends, now) };
+                    if !may_take_over && !config.holds_nobody_off() {
+                        let retry_after = config.wait_for(*lease_ends, now);
+                        return Claim::InProgress { retry_after, lease_left: lease_ends.since(now) };
                     }
                 }
             }
@@ -154,6 +159,10 @@ impl Ledger {
         if !self.make_room_for(id.bytes(), now) {
             return Claim::Full;
         }
+        Claim::Acquired(self.insert(id, fingerprint, now))
+    }
+
+    fn insert(&mut self, id: Id, fingerprint: Fingerprint, now: Timestamp) -> Token {
         self.fence += 1;
         let lease_ends = now.plus(self.config.lease);
         let record = Record {
@@ -165,13 +174,18 @@ impl Ledger {
         };
         self.bytes += record.bytes;
         self.records.insert(id.clone(), record);
-        Claim::Acquired(Token { id, fence: self.fence })
+        Token { id, fence: self.fence }
+    }
+
+    /// Counts an attempt, whatever becomes of it.
+    pub(super) fn attempted(&mut self, scope: Scope, key: &str) {
+        self.tallies.entry(Id { scope, key: key.to_owned() }).or_default().attempts += 1;
     }
 
     /// Counts an execution that is about to start. It counts even for a token that has become stale in the meantime:
     /// what happens, happens.
     pub(super) fn begin(&mut self, token: &Token) {
-        *self.executions.entry(token.id.clone()).or_default() += 1;
+        self.tallies.entry(token.id.clone()).or_default().executions += 1;
         if let Some(Record { state: State::Running { executing, .. }, fence, .. }) = self.records.get_mut(&token.id)
             && *fence == token.fence
         {
@@ -194,7 +208,12 @@ impl Ledger {
     pub(super) fn complete(&mut self, token: &Token, answer: Answer, now: Timestamp) -> Result<Kept, Stale> {
         let size = answer.size();
         let fits = size <= self.config.max_answer_bytes && self.bytes.saturating_add(size) <= self.config.max_bytes;
+        let forgets_large = self.config.has(Defect::LargeResponsesNotStored);
         let record = self.current(token, now)?;
+        if !fits && forgets_large {
+            self.remove(&token.id);
+            return Ok(Kept::Tombstone);
+        }
         if !fits {
             record.state = State::Tombstone { completed_at: now };
             return Ok(Kept::Tombstone);
@@ -211,9 +230,16 @@ impl Ledger {
         let record = self.current(token, now)?;
         let counted = matches!(record.state, State::Running { executing: Executing::Counted, .. });
         self.remove(&token.id);
-        if counted && let Some(count) = self.executions.get_mut(&token.id) {
-            *count -= 1;
+        if counted && let Some(tally) = self.tallies.get_mut(&token.id) {
+            tally.executions -= 1;
         }
+        Ok(())
+    }
+
+    /// Notes that the execution failed after it may have had an effect: it counts, and the next attempt with the same payload
+    /// executes. The window starts now.
+    pub(super) fn fail(&mut self, token: &Token, now: Timestamp) -> Result<(), Stale> {
+        self.current(token, now)?.state = State::Failed { completed_at: now };
         Ok(())
     }
 
@@ -229,21 +255,28 @@ impl Ledger {
         self.bytes -= freed;
     }
 
+    pub(super) fn window(&self) -> Duration {
+        self.config.window
+    }
+
     /// All executions, less those whose handler declared that nothing happened.
     pub(super) fn executions(&self) -> usize {
-        self.keyless_executions + self.executions.values().sum::<usize>()
+        self.keyless_executions + self.tallies.values().map(|tally| tally.executions).sum::<usize>()
     }
 
     /// The executions for this key, whoever called and whatever endpoint.
     pub(super) fn executions_of(&self, key: &str) -> usize {
-        self.executions.iter().filter(|(id, _)| id.key == key).map(|(_, count)| count).sum()
+        self.tallies.iter().filter(|(id, _)| id.key == key).map(|(_, tally)| tally.executions).sum()
     }
 
     fn current(&mut self, token: &Token, now: Timestamp) -> Result<&mut Record, Stale> {
         let config = &self.config;
         self.records
             .get_mut(&token.id)
-            .filter(|record| record.fence == token.fence && matches!(record.state, State::Running { .. }))
+            .filter(|record| {
+                let is_current = record.fence == token.fence && matches!(record.state, State::Running { .. });
+                is_current || config.has(Defect::NoFencing)
+            })
             .filter(|record| !record.has_expired(config, now))
             .ok_or(Stale)
     }
@@ -258,6 +291,7 @@ impl Ledger {
     fn make_room_for(&mut self, bytes: usize, now: Timestamp) -> bool {
         if !self.has_room_for(bytes) {
             self.sweep(now);
+            self.evict_if_defective(bytes);
         }
         self.has_room_for(bytes)
     }
@@ -279,32 +313,11 @@ impl Record {
     fn has_expired(&self, config: &LedgerConfig, now: Timestamp) -> bool {
         let expires_at = match &self.state {
             State::Running { lease_ends, .. } => self.claimed_at.plus(config.window).max(*lease_ends),
-            State::Stored { completed_at, .. } | State::Tombstone { completed_at } => completed_at.plus(config.window),
+            State::Stored { completed_at, .. } | State::Tombstone { completed_at } | State::Failed { completed_at } => {
+                completed_at.plus(config.window)
+            }
         };
         now >= expires_at
-    }
-}
-
-impl LedgerConfig {
-    /// Whole seconds, since that is what `Retry-After` can say: at least one, and otherwise not past the lease.
-    fn wait_for(&self, lease_ends: Timestamp, now: Timestamp) -> Duration {
-        let wait = self.retry_after.min(lease_ends.since(now)).as_secs().max(1);
-        Duration::from_secs(wait)
-    }
-}
-
-impl Default for LedgerConfig {
-    /// A week, as a production server should remember keys, and a size for tests.
-    fn default() -> Self {
-        Self {
-            window: Duration::from_secs(7 * 24 * 60 * 60),
-            lease: Duration::from_secs(60),
-            on_lease_expiry: OnLeaseExpiry::FailClosed,
-            retry_after: Duration::from_secs(1),
-            max_records: 100_000,
-            max_bytes: 256 * 1024 * 1024,
-            max_answer_bytes: 8 * 1024 * 1024,
-        }
     }
 }
 

@@ -49,18 +49,32 @@
 //! Unless it is given routes, the server has `POST /orders` (201, `Location`, `{"id":"order-1","order":…}` with the body's
 //! JSON), `PATCH /orders/{id}` (200), and GET, HEAD, PUT and DELETE to go with them.
 
+mod about;
 mod answer;
+mod assertions;
 mod builder;
+mod chaos;
 mod connection;
+mod defect;
 mod exchange;
+mod execution;
 mod fault;
+mod hold;
+pub mod journal_suite;
 mod key_header;
 mod ledger;
+mod line;
 mod manual_clock;
 mod observed;
+mod openapi;
 mod orders;
+mod payload;
+mod policies;
+mod policy;
+mod reply_body;
 mod routes;
 mod script;
+mod seen;
 mod server;
 mod tasks;
 
@@ -70,10 +84,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use builder::TestServerBuilder;
+pub use defect::Defect;
 pub use fault::{At, CannedReply, Fault, How};
+pub use hold::Hold;
+pub use ledger::{EntryState, LedgerEntry};
 pub use manual_clock::ManualClock;
-pub use observed::{InjectedFault, SeenRequest};
-
+pub use observed::InjectedFault;
+pub use policy::{BodyForm, KeyScope, Payload, ServerErrors, WhileRunning};
+pub use seen::SeenRequest;
 use server::Shared;
 
 /// A server on this machine that speaks the contract, for one test. Dropping it stops it.
@@ -81,6 +99,14 @@ use server::Shared;
 pub struct TestServer {
     addr: SocketAddr,
     shared: Arc<Shared>,
+    unused_faults: UnusedFaults,
+}
+
+/// What a server does when it is dropped and its script was not used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnusedFaults {
+    Fail,
+    Allow,
 }
 
 impl TestServer {
@@ -118,6 +144,66 @@ impl TestServer {
     /// meet the server's default one; called again, the script becomes longer.
     pub fn faults_for(&self, key: &str, faults: impl IntoIterator<Item = Fault>) {
         self.shared.observed().script.extend(key, faults);
+    }
+
+    /// Stops attempts at this position until the test lets them go on, whatever their key. The position is
+    /// [`At::BeforeClaim`], [`At::AfterClaim`], [`At::AfterEffect`] or [`At::AfterCommit`]. From the claim to the effect an
+    /// attempt stops without its connection; before and after, it is gone when its client leaves.
+    ///
+    /// # Panics
+    ///
+    /// Attempts cannot be held at this position.
+    #[track_caller]
+    pub fn hold(&self, at: At) -> Hold {
+        Hold::new(&self.shared, at, None)
+    }
+
+    /// As [`hold`](Self::hold), for attempts with this key.
+    ///
+    /// # Panics
+    ///
+    /// Attempts cannot be held at this position.
+    #[track_caller]
+    pub fn hold_for(&self, key: &str, at: At) -> Hold {
+        Hold::new(&self.shared, at, Some(key))
+    }
+
+    /// What is known of every key that came, in the order of principal, endpoint and key.
+    #[must_use]
+    pub fn ledger(&self) -> Vec<LedgerEntry> {
+        let now = self.shared.now();
+        self.shared.ledger().entries(now)
+    }
+
+    /// The keys that came, each once, in order of arrival.
+    #[must_use]
+    pub fn keys_seen(&self) -> Vec<String> {
+        let mut keys: Vec<String> = Vec::new();
+        for request in self.requests() {
+            if let Some(key) = request.key().filter(|key| !keys.iter().any(|seen| seen == key)) {
+                keys.push(key.to_owned());
+            }
+        }
+        keys
+    }
+
+    /// How many attempts with this key came.
+    #[must_use]
+    pub fn attempts_of(&self, key: &str) -> usize {
+        self.requests_of(key).iter().map(SeenRequest::attempt).max().unwrap_or_default()
+    }
+
+    /// How many attempts with this key were answered by a replay, whether or not the answer arrived.
+    #[must_use]
+    pub fn replays_of(&self, key: &str) -> usize {
+        self.shared.observed().replays_of(key)
+    }
+
+    /// How to run the same again: the seed of [`chaos`](TestServerBuilder::chaos), if there was one, and the faults that have
+    /// struck as scripts, in Rust. What struck requests without a key is not in the scripts. Keys are printed in full.
+    #[must_use]
+    pub fn repro(&self) -> String {
+        self.shared.observed().repro()
     }
 
     /// How many operations were executed, or are being executed, with and without a key. An execution whose handler
@@ -170,43 +256,14 @@ impl TestServer {
     pub fn history(&self) -> String {
         self.shared.observed().to_string()
     }
-
-    /// Asserts that the operation with this key was executed exactly once.
-    ///
-    /// # Panics
-    ///
-    /// It was not; the message has the history.
-    #[track_caller]
-    pub fn assert_executed_once(&self, key: &str) {
-        self.assert_executions(key, 1);
-    }
-
-    /// Asserts that no operation with this key was executed.
-    ///
-    /// # Panics
-    ///
-    /// One was; the message has the history.
-    #[track_caller]
-    pub fn assert_never_executed(&self, key: &str) {
-        self.assert_executions(key, 0);
-    }
-
-    #[track_caller]
-    #[expect(clippy::panic, reason = "an assertion, which fails by panicking")]
-    fn assert_executions(&self, key: &str, expected: usize) {
-        let executions = self.executions_of(key);
-        if executions != expected {
-            let history = self.history();
-            panic!(
-                "key {key:?} was executed {executions} times and should have been {expected} times; requests were:\n{history}"
-            );
-        }
-    }
 }
 
 impl Drop for TestServer {
     fn drop(&mut self) {
         self.shared.tasks.abort();
+        if self.unused_faults == UnusedFaults::Fail && !std::thread::panicking() {
+            self.assert_no_unused_faults();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a server serves that was given no routes: orders, kept in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -8,17 +8,18 @@ use http::header::{CONTENT_TYPE, LOCATION};
 use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::observed::SeenRequest;
 use super::routes::{Routes, handler};
+use super::seen::SeenRequest;
 
 #[derive(Debug, Default)]
 struct Orders {
     created: usize,
     by_id: BTreeMap<String, Value>,
+    deleted: BTreeSet<String>,
 }
 
-/// `/orders` and `/orders/{id}`. A change to an order that is not there creates it, so that a test of PATCH needs no
-/// POST.
+/// `/orders` and `/orders/{id}`. A change to an order that was never there creates it, so that a test of PATCH needs no
+/// POST; one that was deleted stays gone.
 pub(super) fn routes() -> Routes {
     let orders = Arc::new(Mutex::new(Orders::default()));
     let mut routes = Routes::default();
@@ -67,13 +68,19 @@ impl Orders {
 
     fn set(&mut self, request: &SeenRequest) -> Response<Bytes> {
         let id = request.param("id").unwrap_or_default();
+        if self.deleted.contains(id) {
+            return empty(StatusCode::NOT_FOUND);
+        }
         let order = json_of(request);
         self.by_id.insert(id.to_owned(), order.clone());
         json_response(StatusCode::OK, &json!({ "id": id, "order": order }))
     }
 
     fn delete(&mut self, request: &SeenRequest) -> Response<Bytes> {
-        request.param("id").and_then(|id| self.by_id.remove(id));
+        let id = request.param("id").unwrap_or_default();
+        if self.by_id.remove(id).is_some() {
+            self.deleted.insert(id.to_owned());
+        }
         empty(StatusCode::NO_CONTENT)
     }
 }

@@ -1,5 +1,6 @@
 //! Which handler answers which request.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use http::{Method, Response};
 
 use super::answer::Answer;
-use super::observed::SeenRequest;
+use super::seen::SeenRequest;
 use crate::clock::BoxFuture;
 
 /// A user's handler, with its types erased.
@@ -24,17 +25,21 @@ where
     })
 }
 
+/// A path, with parameters for some of its segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pattern(Vec<Segment>);
+
 /// The routes of a server, tried in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Routes(Vec<Route>);
 
 struct Route {
     method: Method,
-    segments: Vec<Segment>,
+    pattern: Pattern,
     handler: Handler,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Literal(String),
     /// `{name}`: any one segment that is not empty.
@@ -42,6 +47,7 @@ enum Segment {
 }
 
 /// Where a request goes.
+#[derive(Clone)]
 pub(super) enum Destination {
     Handler(Handler, Vec<(String, String)>),
     /// There are handlers for this path, but for these methods.
@@ -51,18 +57,30 @@ pub(super) enum Destination {
 
 impl Routes {
     pub(super) fn add(&mut self, method: Method, path: &str, handler: Handler) {
-        let segments = path.split('/').map(Segment::parse).collect();
-        self.0.push(Route { method, segments, handler });
+        self.0.push(Route { method, pattern: Pattern::parse(path), handler });
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Methods and patterns, in the order in which they were added.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = (&Method, &Pattern)> {
+        self.0.iter().map(|route| (&route.method, &route.pattern))
+    }
+
+    /// These after its own.
+    pub(super) fn extend(&mut self, routes: Self) {
+        self.0.extend(routes.0);
+    }
+
     /// A HEAD request goes to the handler for GET, unless it has its own.
     pub(super) fn find(&self, method: &Method, path: &str) -> Destination {
-        let fitting: Vec<(&Route, Vec<(String, String)>)> =
-            self.0.iter().filter_map(|route| route.parameters(path).map(|parameters| (route, parameters))).collect();
+        let fitting: Vec<(&Route, Vec<(String, String)>)> = self
+            .0
+            .iter()
+            .filter_map(|route| route.pattern.parameters(path).map(|parameters| (route, parameters)))
+            .collect();
         let with = |method: &Method| fitting.iter().find(|(route, _)| route.method == *method);
         let found = with(method).or_else(|| (method == Method::HEAD).then(|| with(&Method::GET)).flatten());
         match found {
@@ -73,14 +91,27 @@ impl Routes {
     }
 }
 
-impl Route {
-    /// The path's parameters, if this route is for it.
-    fn parameters(&self, path: &str) -> Option<Vec<(String, String)>> {
-        if path.split('/').count() != self.segments.len() {
+impl Pattern {
+    pub(super) fn parse(path: &str) -> Self {
+        Self(path.split('/').map(Segment::parse).collect())
+    }
+
+    /// The names of its parameters, in order.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let names = self.0.iter().filter_map(|segment| match segment {
+            Segment::Parameter(name) => Some(name.as_str()),
+            Segment::Literal(_) => None,
+        });
+        names.collect()
+    }
+
+    /// The path's parameters, if it fits.
+    pub(super) fn parameters(&self, path: &str) -> Option<Vec<(String, String)>> {
+        if path.split('/').count() != self.0.len() {
             return None;
         }
         let mut parameters = Vec::new();
-        for (segment, given) in self.segments.iter().zip(path.split('/')) {
+        for (segment, given) in self.0.iter().zip(path.split('/')) {
             match segment {
                 Segment::Literal(text) if text == given => {}
                 Segment::Parameter(name) if !given.is_empty() => parameters.push((name.clone(), given.to_owned())),
@@ -88,6 +119,20 @@ impl Route {
             }
         }
         Some(parameters)
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// As it was written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, segment) in self.0.iter().enumerate() {
+            let slash = if index > 0 { "/" } else { "" };
+            match segment {
+                Segment::Literal(text) => write!(f, "{slash}{text}")?,
+                Segment::Parameter(name) => write!(f, "{slash}{{{name}}}")?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,9 @@ pub(super) struct Script {
     /// What is left of each key's own script.
     by_key: HashMap<String, VecDeque<StepId>>,
     attempts: HashMap<Subject, usize>,
+    /// The n-th step meets the n-th connection.
+    connections: Vec<StepId>,
+    connected: usize,
 }
 
 #[derive(Debug)]
@@ -43,8 +46,9 @@ pub(super) struct Encounter {
 }
 
 impl Script {
-    pub(super) fn new(for_all: impl IntoIterator<Item = Fault>) -> Self {
+    pub(super) fn new(for_all: impl IntoIterator<Item = Fault>, connections: impl IntoIterator<Item = Fault>) -> Self {
         let mut script = Self::default();
+        script.connections = connections.into_iter().map(|fault| script.push(fault)).collect();
         script.for_all = for_all.into_iter().map(|fault| script.push(fault)).collect();
         script
     }
@@ -68,9 +72,14 @@ impl Script {
             Some(left) => left.pop_front(),
             None => self.for_all.get(earlier).copied(),
         };
-        let fault =
-            step.and_then(|StepId(index)| self.steps.get(index)).map_or_else(Fault::none, |step| step.fault.clone());
-        Encounter { attempt: earlier + 1, fault, step }
+        Encounter { attempt: earlier + 1, fault: self.fault_of(step), step }
+    }
+
+    /// Counts a connection and says what it meets. The encounter's attempt is the connection's number.
+    pub(super) fn connect(&mut self) -> Encounter {
+        let step = self.connections.get(self.connected).copied();
+        self.connected += 1;
+        Encounter { attempt: self.connected, fault: self.fault_of(step), step }
     }
 
     /// Notes that a step's fault has struck.
@@ -86,6 +95,10 @@ impl Script {
         self.steps.iter().filter(idle).map(|step| step.fault.clone()).collect()
     }
 
+    fn fault_of(&self, step: Option<StepId>) -> Fault {
+        step.and_then(|StepId(index)| self.steps.get(index)).map_or_else(Fault::none, |step| step.fault.clone())
+    }
+
     fn push(&mut self, fault: Fault) -> StepId {
         self.steps.push(Step { fault, used: false });
         StepId(self.steps.len() - 1)
@@ -95,6 +108,7 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::At;
 
     fn key(key: &str) -> Subject {
         Subject::Key(key.to_owned())
@@ -106,7 +120,7 @@ mod tests {
 
     #[test]
     fn every_key_goes_through_the_default_script_by_itself() {
-        let mut script = Script::new([Fault::status(503), Fault::reply_lost()]);
+        let mut script = Script::new([Fault::status(503), Fault::reply_lost()], []);
         let expected = [Fault::status(503), Fault::reply_lost(), Fault::none()];
         assert_eq!(faults(&mut script, &key("a"), 3), expected);
         assert_eq!(faults(&mut script, &key("b"), 3), expected);
@@ -121,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_key_with_a_script_of_its_own_does_not_meet_the_default_one() {
-        let mut script = Script::new([Fault::status(503), Fault::status(503)]);
+        let mut script = Script::new([Fault::status(503), Fault::status(503)], []);
         script.extend("a", [Fault::reply_lost()]);
         assert_eq!(faults(&mut script, &key("a"), 2), [Fault::reply_lost(), Fault::none()]);
         assert_eq!(faults(&mut script, &key("b"), 1), [Fault::status(503)]);
@@ -138,7 +152,7 @@ mod tests {
 
     #[test]
     fn requests_without_a_key_are_counted_by_method_and_path() {
-        let mut script = Script::new([Fault::status(503)]);
+        let mut script = Script::new([Fault::status(503)], []);
         let get = Subject::Keyless("GET /orders".to_owned());
         let post = Subject::Keyless("POST /orders".to_owned());
         assert_eq!(faults(&mut script, &get, 2), [Fault::status(503), Fault::none()]);
@@ -146,8 +160,17 @@ mod tests {
     }
 
     #[test]
+    fn connections_go_through_a_script_of_their_own() {
+        let mut script = Script::new([], [Fault::close(At::Connect), Fault::none()]);
+        let met: Vec<(usize, Fault)> =
+            (0..3).map(|_| script.connect()).map(|Encounter { attempt, fault, .. }| (attempt, fault)).collect();
+        assert_eq!(met, [(1, Fault::close(At::Connect)), (2, Fault::none()), (3, Fault::none())]);
+        assert_eq!(script.unused(), [Fault::close(At::Connect)]);
+    }
+
+    #[test]
     fn a_fault_counts_as_used_when_it_has_struck_and_not_when_it_was_met() {
-        let mut script = Script::new([Fault::status(503), Fault::none(), Fault::reply_lost()]);
+        let mut script = Script::new([Fault::status(503), Fault::none(), Fault::reply_lost()], []);
         script.extend("a", [Fault::status(500)]);
         let encounter = script.meet(&key("b"));
         assert_eq!(script.unused(), [Fault::status(503), Fault::reply_lost(), Fault::status(500)]);

@@ -7,12 +7,17 @@
     reason = "helpers of tests, which fail by panicking"
 )]
 
+mod about;
 mod asking;
 mod checks;
+mod edges;
 mod faults;
 mod handlers;
 mod http2;
 mod leaving;
+mod mutants;
+mod network;
+mod policies;
 mod replay;
 
 use std::io::ErrorKind;

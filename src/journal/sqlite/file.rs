@@ -8,6 +8,9 @@ use std::sync::Arc;
 use super::trouble::Subject;
 use crate::journal::{JournalError, JournalErrorKind};
 
+/// SQLite takes a file of fewer bytes for an empty one, and writes over it.
+const SMALLEST: u64 = 512;
+
 /// The absolute path, with links followed, of a file whose folder exists.
 pub(super) fn resolve(path: &Path) -> io::Result<Arc<Path>> {
     match path.canonicalize() {
@@ -39,7 +42,17 @@ pub(super) fn make(subject: &Subject) -> Result<(), JournalError> {
                 let message = format!("{} is a folder; name a file for the journal", subject.path.display());
                 return Err(JournalError::new(JournalErrorKind::Unavailable, message));
             }
-            Ok(())
+            match std::fs::metadata(&subject.path).map(|file| file.len()) {
+                Ok(bytes @ 1..SMALLEST) => Err(JournalError::new(
+                    JournalErrorKind::Corrupt,
+                    format!(
+                        "{} has {bytes} bytes, too few for an SQLite file, and was left as it is; name another file, or \
+                         restore it from a backup",
+                        subject.path.display()
+                    ),
+                )),
+                _ => Ok(()),
+            }
         }
         Err(error) => Err(subject.io("make the file", &subject.path, error)),
     }

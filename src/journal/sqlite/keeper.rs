@@ -24,8 +24,8 @@ impl Keeper {
         let thread = std::thread::Builder::new().name("journal-keeper".to_owned()).spawn(move || {
             while queue.recv().is_ok() {
                 // A connection of the moment: it keeps no state that a failure could spoil.
-                let left = connect().ok().and_then(|connection| checkpoint(&connection).ok());
-                if report.send(Message::Checkpointed(left)).is_err() {
+                let log = connect().ok().and_then(|connection| checkpoint(&connection).ok());
+                if report.send(Message::Checkpointed(log)).is_err() {
                     return;
                 }
             }
@@ -54,10 +54,20 @@ impl Keeper {
     }
 }
 
-/// Writes back what can be without waiting for anyone, and says how many pages are left in the log.
-pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<u64> {
+/// How far a checkpoint has got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Log {
+    /// Pages in the log since it last began anew.
+    pub(super) pages: u64,
+    /// Of these, how many are not yet in the file. When none is, the next write begins the log anew.
+    pub(super) left: u64,
+}
+
+/// Writes back what can be without waiting for anyone.
+pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<Log> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
-        let (log, done): (i64, i64) = (row.get(1)?, row.get(2)?);
-        Ok(u64::try_from(log.saturating_sub(done)).unwrap_or_default())
+        let (pages, done): (i64, i64) = (row.get(1)?, row.get(2)?);
+        let count = |pages: i64| u64::try_from(pages).unwrap_or_default();
+        Ok(Log { pages: count(pages), left: count(pages.saturating_sub(done)) })
     })
 }

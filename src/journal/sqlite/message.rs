@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::keeper::Log;
 use crate::clock::Timestamp;
 use crate::journal::{Acquired, Begun, JournalError, Lease, Purged};
 use crate::operation::{AfterSave, OperationId, Phase, Record};
@@ -43,8 +44,8 @@ pub(super) enum Message {
         older_than: Duration,
         answer: Answer<Purged>,
     },
-    /// The keeper has made a checkpoint, and this many pages of the log are left; `None` if it failed.
-    Checkpointed(Option<u64>),
+    /// The keeper has made a checkpoint; `None` if it failed.
+    Checkpointed(Option<Log>),
     /// All upkeep that is due, at once.
     #[cfg(test)]
     Settle(Answer<()>),
@@ -119,6 +120,11 @@ impl Message {
     /// one is left who could hold an older one.
     pub(super) fn wants_flush(&self) -> bool {
         matches!(self, Self::Begin { .. } | Self::Save { answer: Some(_), .. })
+    }
+
+    /// Whether nobody waits for it.
+    pub(super) fn is_late(&self) -> bool {
+        matches!(self, Self::Relinquish(_) | Self::Save { answer: None, .. })
     }
 
     /// Whether whoever asked has stopped waiting, so that it need not be done.

@@ -1,6 +1,8 @@
 //! The durable journal in one SQLite file, shared by the processes of one host.
 
+mod doubt;
 mod file;
+mod group;
 mod keeper;
 mod locks;
 mod message;
@@ -262,6 +264,7 @@ impl SqliteJournalBuilder {
         let now = self.clock.now();
         let salt = schema::prepare(&connection, subject, self.place, row::integer(now.wall.as_millis()), salt)?;
         drop(turn);
+        schema::check(&connection, subject)?;
         let again = {
             let subject = subject.clone();
             move || connect(&subject)

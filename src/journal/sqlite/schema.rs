@@ -123,6 +123,26 @@ CREATE VIEW idempotency_operations AS
 "
 );
 
+/// Holds the table of what is pending against its index. A damaged index hides an operation, and a hidden operation would be
+/// begun, and executed, once more.
+pub(super) fn check(connection: &Connection, subject: &Subject) -> Result<(), JournalError> {
+    let failed = |error| subject.sqlite("be checked", error);
+    let found: String = connection
+        .query_row("PRAGMA integrity_check('idempotency_operation')", [], |row| row.get(0))
+        .map_err(failed)?;
+    if found == "ok" {
+        return Ok(());
+    }
+    Err(JournalError::new(
+        JournalErrorKind::Corrupt,
+        format!(
+            "the journal {} is damaged ({found}); copy it and the files beside it aside, restore a backup or save what \
+             can be with `sqlite3 FILE .recover`, and check the disk",
+            subject.path.display()
+        ),
+    ))
+}
+
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
@@ -217,6 +237,8 @@ fn in_transaction(
     let failed = |error| subject.sqlite("be opened", error);
     match look(connection, subject, place)? {
         Found::Journal => {
+            // SQLite opens what it may only read without a word; the first write says so.
+            connection.execute("UPDATE idempotency_journal SET newest = newest", []).map_err(failed)?;
             return connection.query_row("SELECT salt FROM idempotency_journal", [], |row| row.get(0)).map_err(failed);
         }
         Found::SomethingElse if place == Place::OwnFile => return Err(foreign(connection, subject)),

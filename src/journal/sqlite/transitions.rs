@@ -43,6 +43,9 @@ pub(super) enum Begin {
 pub(super) struct Transitions<'c> {
     pub(super) connection: &'c Connection,
     subject: &'c Subject,
+    open: Statement<'c>,
+    commit: Statement<'c>,
+    undo: Statement<'c>,
     insert: Statement<'c>,
     find: Statement<'c>,
     lease: Statement<'c>,
@@ -71,6 +74,9 @@ impl<'c> Transitions<'c> {
         Ok(Self {
             connection,
             subject,
+            open: connection.prepare("BEGIN IMMEDIATE")?,
+            commit: connection.prepare("COMMIT")?,
+            undo: connection.prepare("ROLLBACK")?,
             // Insert-if-absent in both tables, in one statement; the unique index stands guard besides.
             insert: connection.prepare(concat!(
                 "INSERT INTO idempotency_operation (",
@@ -119,6 +125,18 @@ impl<'c> Transitions<'c> {
                  WHERE operation > ?1 AND phase IN ('prepared', 'sending') ORDER BY operation LIMIT ?2",
             )?,
         })
+    }
+
+    pub(super) fn open(&mut self) -> rusqlite::Result<()> {
+        self.open.execute([]).map(drop)
+    }
+
+    pub(super) fn commit(&mut self) -> rusqlite::Result<()> {
+        self.commit.execute([]).map(drop)
+    }
+
+    pub(super) fn undo(&mut self) -> rusqlite::Result<()> {
+        self.undo.execute([]).map(drop)
     }
 
     /// Inserts the record if its operation is unknown. It is stamped in place, so that the group can be tried again.

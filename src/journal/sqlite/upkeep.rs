@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::keeper::{Keeper, checkpoint};
+use super::keeper::{Keeper, Log, checkpoint};
 use super::locks::Locks;
 use super::message::Answer;
 use super::row::integer;
@@ -21,8 +21,11 @@ use crate::journal::Purged;
 
 /// Pages of log (4 KiB each) after which a checkpoint is due.
 const CHECKPOINT_PAGES: u64 = 1_000;
-/// Pages that the writer writes back itself rather than let the log grow: about a millisecond.
+/// Pages that the writer writes back itself at once: about a millisecond.
 const REMAINDER: u64 = 400;
+/// Pages in the log (16 MiB) from which the writer writes back whatever is left, so that the log begins anew even if it is
+/// filled faster than the keeper can empty it.
+const LOG_PAGES: u64 = 4_000;
 /// Rows that one piece of upkeep looks at.
 const PIECE: i64 = 256;
 /// Finished rows in the small table from which moving them no longer waits for an idle moment.
@@ -70,8 +73,8 @@ struct Purge {
     older_than: i64,
     answer: Answer<Purged>,
     purged: Purged,
-    /// After which `keep_until` and row it goes on; `None` before the small table.
-    after: Option<(i64, i64)>,
+    /// After which entry of the index of finished operations it goes on; `None` before the small table.
+    after: Option<[i64; 4]>,
 }
 
 impl Upkeep {
@@ -134,27 +137,30 @@ impl Upkeep {
     }
 
     /// The keeper's checkpoint is done.
-    pub(super) fn checkpointed(&mut self, left: Option<u64>) {
+    pub(super) fn checkpointed(&mut self, log: Option<Log>) {
         self.keeper.is_done();
-        match left {
-            Some(0) => self.log_is_written_back(0),
-            Some(left) if left <= REMAINDER => {
+        match log {
+            Some(Log { left, pages }) if left <= REMAINDER || pages >= LOG_PAGES => {
                 self.pages = left;
                 self.remainder = true;
             }
             // Much was written meanwhile; the next round is shorter.
-            Some(left) if left < self.pages => {
+            Some(Log { left, .. }) => {
                 self.pages = left;
                 self.keeper.checkpoint();
             }
-            // A reader is in the way, or the disk failed: not before the log has grown again.
-            _ => self.checkpoint_at = self.pages.saturating_add(CHECKPOINT_PAGES),
+            // Not before the log has grown again, so that a failing disk is not hammered.
+            None => self.checkpoint_at = self.pages.saturating_add(CHECKPOINT_PAGES),
         }
     }
 
-    fn log_is_written_back(&mut self, left: u64) {
+    /// Writes back what is left. If a reader is in the way, it is tried again when the log has grown.
+    fn write_back(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        self.remainder = false;
+        let Log { left, .. } = checkpoint(connection)?;
         self.pages = left;
         self.checkpoint_at = left.saturating_add(CHECKPOINT_PAGES);
+        Ok(())
     }
 
     pub(super) fn purge(&mut self, older_than: Duration, answer: Answer<Purged>) {
@@ -183,9 +189,7 @@ impl Upkeep {
     pub(super) fn slice(&mut self, connection: &Connection, locks: &Locks, now: Now) -> rusqlite::Result<()> {
         self.postponed = false;
         if self.remainder {
-            self.remainder = false;
-            let left = checkpoint(connection)?;
-            self.log_is_written_back(left);
+            self.write_back(connection)?;
         } else if let Some(purge) = self.purges.first_mut() {
             if transaction(connection, |connection| purge.piece(connection, now.wall))? {
                 let purge = self.purges.remove(0);
@@ -266,26 +270,29 @@ impl Purge {
     /// Goes through one piece; whether that was the last.
     fn piece(&mut self, connection: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
         let now = integer(now.as_millis()).min(FOREVER);
-        let Some((keep_until, row)) = self.after else {
+        let Some([keep_until, updated_at, window_ms, id]) = self.after else {
             self.unfinished(connection, now)?;
-            self.after = Some((i64::MIN, i64::MIN));
+            self.after = Some([i64::MIN; 4]);
             return Ok(false);
         };
         let mut old = Vec::new();
         let mut looked_at = 0;
         // The index has all that is asked for, so no row is read.
         let mut look = connection.prepare(
-            "SELECT keep_until, id, min(updated_at, ?3) + min(max(window_ms, ?4), ?3) FROM idempotency_finished \
-             WHERE (keep_until, id) > (?1, ?2) ORDER BY keep_until, id LIMIT ?5",
+            "SELECT keep_until, updated_at, window_ms, id FROM idempotency_finished \
+             WHERE (keep_until, updated_at, window_ms, id) > (?1, ?2, ?3, ?4) \
+             ORDER BY keep_until, updated_at, window_ms, id LIMIT ?5",
         )?;
-        let mut rows = look.query(params![keep_until, row, FOREVER, self.older_than, PIECE * 8])?;
+        let mut rows = look.query(params![keep_until, updated_at, window_ms, id, PIECE * 8])?;
         while let Some(row) = rows.next()? {
             looked_at += 1;
-            let id: i64 = row.get(1)?;
-            self.after = Some((row.get(0)?, id));
-            if row.get::<_, i64>(2)? <= now {
+            let entry: [i64; 4] = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
+            let [_, updated_at, window_ms, id] = entry;
+            let keep_for = window_ms.max(self.older_than).min(FOREVER);
+            if updated_at.min(FOREVER).saturating_add(keep_for) <= now {
                 old.push(id);
             }
+            self.after = Some(entry);
         }
         let mut drop_row = connection.prepare("DELETE FROM idempotency_finished WHERE id = ?1")?;
         for id in &old {

@@ -6,22 +6,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
+use super::doubt::Doubt;
+use super::group::Work;
 use super::locks::Locks;
 use super::message::{Message, Outcome};
-use super::transitions::{Begin, Refusal, Transitions};
+use super::transitions::{Refusal, Transitions};
 use super::trouble::{Subject, wants_reopening};
 use super::upkeep::Upkeep;
 use crate::clock::{Clock, Timestamp};
-use crate::journal::{Acquired, JournalError};
+use crate::journal::JournalError;
 
 /// A group ends at so many messages or bytes, so that those who come first need not wait for all.
 const GROUP_MESSAGES: usize = 512;
 const GROUP_BYTES: usize = 8 << 20;
+
+/// How long what nobody waits for may wait for company.
+const LINGER: Duration = Duration::from_millis(2);
 
 pub(super) struct Writer {
     pub(super) subject: Subject,
@@ -48,13 +53,6 @@ enum Exit {
     Closed,
     /// It may be in a bad state. What it failed to commit, if it did, may be on the disk.
     Reopen(Option<Doubt>),
-}
-
-/// A group whose commit failed.
-struct Doubt {
-    group: Vec<Message>,
-    outcomes: Vec<Result<Outcome, JournalError>>,
-    error: rusqlite::Error,
 }
 
 /// How a group went.
@@ -139,7 +137,17 @@ impl Writer {
                     message => group.push(message),
                 }
                 let full = group.len() >= GROUP_MESSAGES || bytes >= GROUP_BYTES;
-                next = if full { None } else { messages.try_recv().ok() };
+                if full {
+                    break;
+                }
+                next = match messages.try_recv() {
+                    Ok(message) => Some(message),
+                    // What nobody waits for rides with what somebody does, if that comes soon.
+                    Err(TryRecvError::Empty) if !closing && !group.is_empty() && group.iter().all(Message::is_late) => {
+                        messages.recv_timeout(LINGER).ok()
+                    }
+                    _ => None,
+                };
             }
             match self.write(transitions, group) {
                 Went::Well => {}
@@ -224,7 +232,7 @@ impl Writer {
         let Some(_turn) = turn else { return Err(Failed::Lock(self.subject.locked("be written"))) };
         let connection = transitions.connection;
         set_flush(connection, &mut self.flush, wanted).map_err(Failed::Before)?;
-        connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| busy(error, &self.subject))?;
+        transitions.open().map_err(|error| busy(error, &self.subject))?;
         let now = self.clock.now().wall;
         let mut work = Work { transitions, locks: &self.locks, now, changed: false, bytes: 0 };
         let mut outcomes = Vec::with_capacity(group.len());
@@ -237,11 +245,11 @@ impl Writer {
         }
         let Work { changed, bytes, .. } = work;
         if !changed {
-            connection.execute_batch("ROLLBACK").map_err(Failed::Before)?;
+            transitions.undo().map_err(Failed::Before)?;
             return Ok(outcomes);
         }
         transitions.stamp(now).map_err(Failed::Before)?;
-        if let Err(error) = connection.execute_batch("COMMIT") {
+        if let Err(error) = transitions.commit() {
             return Err(Failed::Commit(error, outcomes));
         }
         if wanted == Flush::Yes {
@@ -253,7 +261,7 @@ impl Writer {
     }
 
     /// Answers what only reads.
-    fn read(&self, transitions: &mut Transitions<'_>, mut message: Message) {
+    pub(super) fn read(&self, transitions: &mut Transitions<'_>, mut message: Message) {
         let mut work = Work { transitions, locks: &self.locks, now: Timestamp::default(), changed: false, bytes: 0 };
         let outcome = work.perform(&mut message).map_err(|refusal| match refusal {
             Refusal::Journal(error) => error,
@@ -278,66 +286,8 @@ impl Writer {
         }
     }
 
-    /// Finds out, on a fresh connection, what became of a group whose commit failed.
-    ///
-    /// A look is not enough. The log may end with the whole group, not yet visible, and a crash would bring it to light. Only
-    /// another commit that reaches the disk writes over it. So without such a commit everything stays unconfirmed; a full
-    /// disk is the exception, because there the log lacks the group's last page.
-    fn settle(&mut self, transitions: &mut Transitions<'_>, doubt: Doubt) {
-        let Doubt { group, outcomes, error } = doubt;
-        let disk_full = error.sqlite_error_code() == Some(ErrorCode::DiskFull);
-        let error = self.subject.sqlite("commit", error);
-        let confirmed = self.confirm(transitions, &group, &outcomes);
-        if confirmed.is_none() {
-            self.roll_back(transitions.connection);
-        }
-        for (index, (message, outcome)) in group.into_iter().zip(outcomes).enumerate() {
-            if !message.writes() {
-                self.read(transitions, message);
-                continue;
-            }
-            let there = match &confirmed {
-                Some(there) => there.get(index).copied().unwrap_or(true),
-                None if disk_full => is_there(transitions, &self.locks, &message, &outcome).unwrap_or(true),
-                None => true,
-            };
-            // What was refused in the group stays refused, whatever became of the rest.
-            let answer = match outcome {
-                Err(refused) => refused,
-                Ok(_) if there => error.clone().unconfirmed(),
-                Ok(_) => error.clone(),
-            };
-            message.answer(Err(answer), &self.back);
-        }
-    }
-
-    /// Which messages of a doubtful group are in the journal, durably either way; `None` if that cannot be said.
-    fn confirm(
-        &mut self,
-        transitions: &mut Transitions<'_>,
-        group: &[Message],
-        outcomes: &[Result<Outcome, JournalError>],
-    ) -> Option<Vec<bool>> {
-        let _turn = self.locks.turn(self.subject.busy_timeout).ok()??;
-        let connection = transitions.connection;
-        set_flush(connection, &mut self.flush, Flush::Yes).ok()?;
-        connection.execute_batch("BEGIN IMMEDIATE").ok()?;
-        let mut there = Vec::with_capacity(group.len());
-        for (message, outcome) in group.iter().zip(outcomes) {
-            let is_there = is_there(transitions, &self.locks, message, outcome).ok()?;
-            there.push(is_there);
-            // Its caller is told an error, so nobody drives it: whoever takes it up next need not wait.
-            if let (true, Some(lease)) = (is_there, lease_of(outcome)) {
-                transitions.release(&lease).ok()?;
-            }
-        }
-        transitions.mark().ok()?;
-        connection.execute_batch("COMMIT").ok()?;
-        Some(there)
-    }
-
     /// Ends a transaction that failed; whether the connection is of use after that.
-    fn roll_back(&self, connection: &Connection) -> bool {
+    pub(super) fn roll_back(&self, connection: &Connection) -> bool {
         connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok()
     }
 
@@ -371,86 +321,6 @@ enum Failed {
     Before(rusqlite::Error),
     /// At its commit.
     Commit(rusqlite::Error, Vec<Result<Outcome, JournalError>>),
-}
-
-/// One group at work.
-struct Work<'w, 'c> {
-    transitions: &'w mut Transitions<'c>,
-    locks: &'w Locks,
-    now: Timestamp,
-    changed: bool,
-    bytes: usize,
-}
-
-impl Work<'_, '_> {
-    fn perform(&mut self, message: &mut Message) -> Result<Outcome, Refusal> {
-        Ok(match message {
-            Message::Begin { record, lease, .. } => {
-                match self.transitions.begin(record, *lease, self.now, self.locks.owner())? {
-                    Begin::Inserted { lease, now, bytes } => {
-                        self.wrote(bytes);
-                        Outcome::Begun { lease, now }
-                    }
-                    Begin::Known(known) => Outcome::Known(known),
-                }
-            }
-            Message::Acquire { operation, lease, .. } => {
-                let acquired = self.transitions.acquire(operation, *lease, self.now, self.locks)?;
-                if matches!(acquired, Acquired::Taken { .. }) {
-                    self.wrote(0);
-                }
-                Outcome::Acquired(acquired)
-            }
-            Message::Save { record, lease, then, .. } => {
-                let bytes = self.transitions.save(record, lease, *then, self.now)?;
-                self.wrote(bytes);
-                Outcome::Done
-            }
-            Message::Relinquish(lease) => {
-                if self.transitions.release(lease)? {
-                    self.wrote(0);
-                }
-                Outcome::Done
-            }
-            Message::Get { operation, .. } => Outcome::Record(self.transitions.get(operation)?.map(Box::new)),
-            Message::Pending { after, limit, .. } => {
-                Outcome::Pending(self.transitions.pending(after.as_ref(), *limit)?)
-            }
-            // These never get into a group.
-            Message::Purge { .. } | Message::Checkpointed(_) | Message::Close => Outcome::Done,
-            #[cfg(test)]
-            Message::Settle(_) => Outcome::Done,
-        })
-    }
-
-    fn wrote(&mut self, bytes: usize) {
-        self.changed = true;
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-}
-
-/// The lease that a message was to give.
-fn lease_of(outcome: &Result<Outcome, JournalError>) -> Option<crate::journal::Lease> {
-    match outcome {
-        Ok(Outcome::Begun { lease, .. } | Outcome::Acquired(Acquired::Taken { lease, .. })) => Some(lease.clone()),
-        _ => None,
-    }
-}
-
-/// Whether what a message wrote can be seen.
-fn is_there(
-    transitions: &mut Transitions<'_>,
-    locks: &Locks,
-    message: &Message,
-    outcome: &Result<Outcome, JournalError>,
-) -> rusqlite::Result<bool> {
-    if let Some(lease) = lease_of(outcome) {
-        return transitions.has_lease(&lease, locks.owner());
-    }
-    match message {
-        Message::Save { record, .. } => transitions.has_record(record),
-        _ => Ok(false),
-    }
 }
 
 /// In the log's mode, SQLite flushes at each commit with FULL, and not at all with NORMAL.

@@ -135,8 +135,9 @@ fn c30_the_wait_is_whole_seconds_at_least_one_and_not_past_the_lease() {
     // 60 s of lease are left, then 10, then 9.5, then half a second, then none.
     for (later, expected) in [(0, 10), (50_000, 10), (500, 9), (9_000, 1), (500, 1), (1_000, 1)] {
         scenario.later(Duration::from_millis(later));
-        let expected = Claim::InProgress { retry_after: Duration::from_secs(expected) };
-        assert_eq!(scenario.claim("k", 1), expected, "at {:?}", scenario.now.since(START));
+        let expected = Duration::from_secs(expected);
+        let Claim::InProgress { retry_after, .. } = scenario.claim("k", 1) else { panic!("not in progress") };
+        assert_eq!(retry_after, expected, "at {:?}", scenario.now.since(START));
     }
 }
 
@@ -354,4 +355,57 @@ fn c63_a_sweep_takes_what_has_left_the_window_and_no_live_lease() {
     assert_eq!(scenario.ledger.records.len(), 2);
     assert_eq!(scenario.claim("young", 1), Claim::Replay(answer(b"two")));
     assert!(is_in_progress(&scenario.claim("running", 1)));
+}
+
+#[test]
+fn s02_a_failure_that_may_have_had_an_effect_counts_and_executes_again_for_the_same_payload_only() {
+    let mut scenario = Scenario::new();
+    let token = scenario.acquire("k");
+    scenario.ledger.begin(&token);
+    scenario.ledger.fail(&token, scenario.now).unwrap();
+    assert_eq!(scenario.claim("k", 2), Claim::Mismatch);
+    scenario.execute("k", b"two");
+    assert_eq!(scenario.ledger.executions_of("k"), 2);
+    assert_eq!(scenario.ledger.fail(&token, scenario.now), Err(Stale));
+    assert_eq!(scenario.claim("k", 1), Claim::Replay(answer(b"two")));
+}
+
+#[test]
+fn a_failure_is_forgotten_with_the_window() {
+    let mut scenario = Scenario::new();
+    let token = scenario.acquire("k");
+    scenario.ledger.fail(&token, scenario.now).unwrap();
+    let claim = scenario.later(WINDOW).claim("k", 2);
+    assert!(is_acquired(&claim), "{claim:?}");
+}
+
+#[test]
+fn the_entries_tell_what_is_remembered_of_every_key_that_came() {
+    let mut scenario = Scenario::with(|config| config.max_answer_bytes = 3);
+    let scope = Scope { principal: "ann".to_owned(), endpoint: "POST /orders".to_owned() };
+    for key in ["absent", "failed", "running", "stored", "tombstone"] {
+        scenario.ledger.attempted(scope.clone(), key);
+    }
+    scenario.ledger.attempted(scope, "stored");
+    scenario.execute("stored", b"one");
+    scenario.execute("tombstone", b"more");
+    scenario.acquire("running");
+    let token = scenario.acquire("failed");
+    scenario.ledger.begin(&token);
+    scenario.ledger.fail(&token, scenario.now).unwrap();
+    let states = |scenario: &Scenario| -> Vec<(String, usize, usize, EntryState)> {
+        let entries = scenario.ledger.entries(scenario.now).into_iter();
+        entries.map(|entry| (entry.key, entry.attempts, entry.executions, entry.state)).collect()
+    };
+    let is = |key: &str, attempts, executions, state| (key.to_owned(), attempts, executions, state);
+    let expected = [
+        is("absent", 1, 0, EntryState::Absent),
+        is("failed", 1, 1, EntryState::Failed),
+        is("running", 1, 0, EntryState::Running),
+        is("stored", 2, 1, EntryState::Stored(StatusCode::CREATED)),
+        is("tombstone", 1, 1, EntryState::Tombstone),
+    ];
+    assert_eq!(states(&scenario), expected);
+    scenario.later(WINDOW);
+    assert!(states(&scenario).iter().all(|(_, _, _, state)| *state == EntryState::Absent));
 }
