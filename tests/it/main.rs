@@ -14,5 +14,6 @@ mod limits;
 mod outbox;
 mod repeats;
 mod resume;
+mod review;
 mod support;
 mod testing;
