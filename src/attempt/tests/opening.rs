@@ -172,6 +172,6 @@ fn whoever_takes_it_up_comes_no_earlier_than_the_server_asked() {
     // Further away than the policy waits for, it is left alone.
     asked.next_attempt_at = Some(START.wall.plus(secs(61)));
     let played = Scenario::of(asked).after_unknown().run();
-    assert_eq!(played.story(), "save sending");
+    assert_eq!(played.story(), "", "the record stays as it is");
     assert_eq!(played.err().kind(), ErrorKind::RetryAfterTooLong);
 }

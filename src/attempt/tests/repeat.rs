@@ -44,7 +44,7 @@ impl Ask {
                 credential_scope: self.scope,
                 fingerprint: self.fingerprint.as_ref(),
                 key: self.key.as_ref(),
-                now: self.now,
+                now: Some(self.now),
                 safe_window: SAFE_WINDOW,
             },
         )

@@ -58,7 +58,7 @@ pub(super) fn full(operation: &str) -> Result<Record, String> {
     let plain = record(operation)?;
     Ok(Record {
         named: false,
-        key: IdempotencyKey::parse(&r#"a "key" \ of 1000 ~ "#.repeat(50)).map_err(|error| error.to_string())?,
+        key: IdempotencyKey::parse(&r#"a "key" \ of 1000 ~~"#.repeat(50)).map_err(|error| error.to_string())?,
         wire: Wire {
             contract: "a contract: \"é\"".to_owned(),
             header: "x-key".to_owned(),
