@@ -78,7 +78,8 @@ impl<'a> Job<'a> {
             }
             let operation =
                 OperationId::generate().map_err(|error| Error::new(ErrorKind::InvalidKey, error.to_string()))?;
-            return self.operate(request, operation, own_key, None).await;
+            let way = self.begin(&request, operation, own_key, None).await;
+            return self.go(request, way).await;
         };
         self.fly(request, operation, own_key, None).await
     }
@@ -107,11 +108,11 @@ impl<'a> Job<'a> {
         match joined.ok_or_else(|| self.out_of_time(operation.clone()))? {
             Joined::Landed(result) => result,
             Joined::Leads(seat) => {
-                let result = match known {
-                    None => self.operate(request, operation, own_key, Some(fingerprint)).await,
-                    Some(known) => self.take_up(request, known, own_key, Some(fingerprint)).await,
+                let way = match known {
+                    None => self.begin(&request, operation, own_key, Some(fingerprint)).await,
+                    Some(known) => self.take_up(&request, known, own_key, Some(fingerprint)).await,
                 };
-                seat.land(result)
+                seat.land(self.go(request, way).await)
             }
             Joined::OtherManifest => Err(Error::new(
                 ErrorKind::PayloadMismatch,
@@ -237,14 +238,14 @@ impl<'a> Job<'a> {
         key.and_then(|key| contract.accepts(&key).map(|()| key)).map_err(|error| invalid_key(contract, &error))
     }
 
-    /// Begins the operation, or takes it up where it stands, and drives it.
-    async fn operate(
-        self,
-        request: Frozen,
+    /// Begins the operation, or takes it up where it stands.
+    async fn begin(
+        &self,
+        request: &Frozen,
         operation: OperationId,
         own_key: Option<IdempotencyKey>,
         fingerprint: Option<Fingerprint>,
-    ) -> Result<Response, Error> {
+    ) -> Result<Way, Error> {
         let journal = &self.client.journal;
         let key = match own_key.clone().map_or_else(|| self.new_key(), Ok) {
             Ok(key) => key,
@@ -260,7 +261,7 @@ impl<'a> Job<'a> {
             Err(failed) => return Err(failed),
         };
         let wire = Wire::from(&self.terms.contract);
-        let record = self.record(&request, operation.clone(), key, wire, fingerprint);
+        let record = self.record(request, operation.clone(), key, wire, fingerprint);
         let begun = self.within(journal.begin(record, self.lease())).await;
         let begun = begun.ok_or_else(|| self.out_of_time(operation.clone()))?.map_err(|error| {
             // Nobody can have begun what got its name just now; what the caller named may have been begun long ago.
@@ -272,21 +273,21 @@ impl<'a> Job<'a> {
             if may_be_pending { failed.delivered(Delivery::Unknown).pending_as(operation) } else { failed }
         })?;
         match begun {
-            Begun::New { record, lease, now } => self.drive(request, record, lease, false, now).await,
+            Begun::New { record, lease, now } => Ok(Way::Drive { record, lease, after_unknown: false, now }),
             Begun::Known(known) => self.take_up(request, &known, own_key, fingerprint).await,
         }
     }
 
     /// Takes up an operation that the journal knows, as far as its phase allows.
     pub(super) async fn take_up(
-        self,
-        request: Frozen,
+        &self,
+        request: &Frozen,
         known: &Record,
         own_key: Option<IdempotencyKey>,
         fingerprint: Option<Fingerprint>,
-    ) -> Result<Response, Error> {
+    ) -> Result<Way, Error> {
         let wire = Wire::from(&self.terms.contract);
-        let asked = self.asked(&wire, &request, fingerprint.as_ref(), own_key.as_ref());
+        let asked = self.asked(&wire, request, fingerprint.as_ref(), own_key.as_ref());
         match again(known, &asked) {
             AskedAgain::Refuse(error) => return Err(*error),
             AskedAgain::Recall => return recalled(known),
@@ -300,7 +301,7 @@ impl<'a> Job<'a> {
         {
             // It may have changed between the two looks; this one holds, since nobody else may write now.
             Acquired::Taken { record, lease, now } => match again(&record, &Asked { now: Some(now), ..asked }) {
-                AskedAgain::Drive { after_unknown } => self.drive(request, record, lease, after_unknown, now).await,
+                AskedAgain::Drive { after_unknown } => Ok(Way::Drive { record, lease, after_unknown, now }),
                 AskedAgain::Refuse(error) => {
                     journal.relinquish(lease);
                     Err(*error)
@@ -329,14 +330,12 @@ impl<'a> Job<'a> {
         self.terms.retry.deadline.saturating_add(self.terms.retry.attempt_timeout)
     }
 
-    async fn drive(
-        mut self,
-        request: Frozen,
-        mut record: Box<Record>,
-        lease: Lease,
-        after_unknown: bool,
-        journal_now: Timestamp,
-    ) -> Result<Response, Error> {
+    /// Goes the way that was found.
+    pub(super) async fn go(mut self, request: Frozen, way: Result<Way, Error>) -> Result<Response, Error> {
+        let (mut record, lease, after_unknown, journal_now) = match way? {
+            Way::Recalled(response) => return Ok(*response),
+            Way::Drive { record, lease, after_unknown, now } => (record, lease, after_unknown, now),
+        };
         // What was waited for so far counts.
         self.terms.retry.deadline = self.time_left();
         // A closing dropped the stored request; opened again, the operation needs it for the next crash.
@@ -430,9 +429,17 @@ impl<'a> Job<'a> {
     }
 }
 
+/// What is to be done about an operation.
+pub(super) enum Way {
+    /// Its attempts, under this lease.
+    Drive { record: Box<Record>, lease: Lease, after_unknown: bool, now: Timestamp },
+    /// Nothing: the journal has its answer.
+    Recalled(Box<Response>),
+}
+
 /// The answer that closed an operation, from its record.
-fn recalled(record: &Record) -> Result<Response, Error> {
-    Response::recalled(record).ok_or_else(|| {
+fn recalled(record: &Record) -> Result<Way, Error> {
+    Response::recalled(record).map(|response| Way::Recalled(Box::new(response))).ok_or_else(|| {
         let message = format!("it was {} at {}, and the answer was not kept", record.phase, record.updated_at);
         refusal(record, ErrorKind::Closed, message)
     })

@@ -143,7 +143,10 @@ impl IdempotentClient {
         let result = match record.fingerprint {
             Some(_) => job.keyed_known(request, record).await,
             // An operation without a name: nobody else can ask for it.
-            None => job.take_up(request, &record, None, None).await,
+            None => {
+                let way = job.take_up(&request, &record, None, None).await;
+                job.go(request, way).await
+            }
         };
         Some(ResumedItem::Done(operation, result))
     }

@@ -378,3 +378,159 @@ impl<'de> Deserialize<'de> for Headers<'_> {
         Ok(Headers(Cow::Owned(headers)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::header::ACCEPT;
+
+    use super::*;
+    use crate::contract::Contract;
+
+    fn record() -> Record {
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT, HeaderValue::from_static("a/b"));
+        headers.append(ACCEPT, HeaderValue::from_bytes("é".as_bytes()).unwrap());
+        headers.append("x-bytes", HeaderValue::from_bytes(b"\xff\xfe").unwrap());
+        headers.append("x-empty", HeaderValue::from_static(""));
+        Record {
+            operation: OperationId::parse("ordre-42 é\u{1f980}").unwrap(),
+            named: true,
+            key: IdempotencyKey::parse(r#"a "key" with \ in it"#).unwrap(),
+            phase: Phase::Rejected,
+            wire: Wire { window: Duration::new(86_400, 1_000_001), ..Wire::from(&Contract::default()) },
+            method: Method::from_bytes(b"PURGE").unwrap(),
+            url: Url::parse("https://api.example.com:8443/ä?q=1").unwrap(),
+            credential_scope: Some("scope".to_owned()),
+            fingerprint: Some(Fingerprint::from_bytes(std::array::from_fn(|index| index as u8 * 8 + 3))),
+            request: Some(StoredRequest {
+                headers: headers.clone(),
+                body: (0..=u8::MAX).chain(*b"\n{}").collect(),
+                needs_headers: true,
+            }),
+            begun_at: Timestamp::from_millis(1),
+            first_sent_at: Some(Timestamp::from_millis(2)),
+            updated_at: Timestamp::from_millis(u64::MAX),
+            next_attempt_at: Some(Timestamp::from_millis(4)),
+            attempts: u32::MAX,
+            closing: Some(Closing {
+                status: Some(StatusCode::CONFLICT),
+                in_front: true,
+                after_unknown: false,
+                resolved: true,
+                reply: Some(StoredReply { headers, body: Bytes::from_static(b"\0reply\n") }),
+            }),
+        }
+    }
+
+    fn bare() -> Record {
+        Record {
+            credential_scope: None,
+            fingerprint: None,
+            request: None,
+            first_sent_at: None,
+            next_attempt_at: None,
+            closing: None,
+            wire: Wire { window: Duration::MAX, ..Wire::from(&Contract::default()) },
+            ..record()
+        }
+    }
+
+    /// Two records are the same if nothing in them differs; their encoding and their parts say so independently.
+    #[track_caller]
+    fn assert_same(one: &Record, other: &Record) {
+        assert_eq!(one.to_bytes(), other.to_bytes());
+        assert_eq!(format!("{one:?}"), format!("{other:?}"));
+        assert_eq!(one.wire, other.wire);
+        assert_eq!(one.fingerprint, other.fingerprint);
+        assert_eq!((&one.key, &one.url, &one.method), (&other.key, &other.url, &other.method));
+        assert_eq!(
+            (one.begun_at, one.updated_at, one.next_attempt_at),
+            (other.begun_at, other.updated_at, other.next_attempt_at)
+        );
+        let request = |record: &Record| record.request.clone().map(|request| (request.headers, request.body));
+        assert_eq!(request(one), request(other));
+        let reply = |record: &Record| {
+            let reply = record.closing.clone().and_then(|closing| closing.reply);
+            reply.map(|reply| (reply.headers, reply.body))
+        };
+        assert_eq!(reply(one), reply(other));
+    }
+
+    #[test]
+    fn whatever_is_written_is_read() {
+        for record in [record(), bare()] {
+            assert_same(&record, &Record::from_bytes(&record.to_bytes()).unwrap());
+        }
+    }
+
+    #[test]
+    fn every_phase_and_serialisation_has_a_word_of_its_own() {
+        use Phase::{Abandoned, Completed, Expired, Failed, NotSent, Prepared, Rejected, Sending};
+        for all in [Prepared, Sending, Completed, Rejected, NotSent, Failed, Expired, Abandoned] {
+            assert_eq!(phase(all.as_str()), Ok(all));
+        }
+        for all in [Serialisation::Raw, Serialisation::StructuredField] {
+            assert_eq!(serialisation(serialisation_word(all)), Ok(all));
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_named_whatever_else_it_has() {
+        let later = b"{\"v\":2,\"shape\":[\"of\",\"another\",\"kind\"]}\n";
+        let error = Record::from_bytes(later).unwrap_err();
+        assert_eq!(error, RecordError::Version { found: 2 });
+        let text = error.to_string();
+        assert!(text.contains("version 2") && text.contains("version 1") && text.contains("release"), "{text}");
+    }
+
+    #[test]
+    fn what_this_release_does_not_know_is_refused() {
+        let text =
+            String::from_utf8(bare().to_bytes()).unwrap().replace("\"attempts\"", "\"never_send\":true,\"attempts\"");
+        assert!(matches!(Record::from_bytes(text.as_bytes()), Err(RecordError::Damaged(_))));
+    }
+
+    #[test]
+    fn bytes_that_are_no_record_are_told_apart_from_a_damaged_one() {
+        for bytes in [&b""[..], b"\n", b"{}", b"{}\n", b"null\n", b"\xff\xfe\n", b"PONG"] {
+            assert_eq!(Record::from_bytes(bytes).unwrap_err(), RecordError::NotARecord, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_cut_short_or_continued_is_refused() {
+        let bytes = record().to_bytes();
+        for length in 0..bytes.len() {
+            assert!(Record::from_bytes(&bytes[..length]).is_err(), "cut to {length} bytes");
+        }
+        assert!(Record::from_bytes(&[&bytes[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn no_changed_byte_makes_it_panic_and_no_error_shows_the_key() {
+        let record = record();
+        let bytes = record.to_bytes();
+        for position in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[position] ^= 1 << bit;
+                if let Err(error) = Record::from_bytes(&changed) {
+                    assert!(!error.to_string().contains("with"), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_together_are_refused() {
+        let text = r#""body_bytes":"#;
+        let bytes = record().to_bytes();
+        let line = bytes.iter().position(|byte| *byte == b'\n').unwrap();
+        let head = std::str::from_utf8(&bytes[..line]).unwrap();
+        for lie in ["0", "18446744073709551615", "300"] {
+            let changed = head.replacen(&format!("{text}259"), &format!("{text}{lie}"), 1);
+            assert_ne!(changed, head);
+            assert!(Record::from_bytes(&[changed.as_bytes(), &bytes[line..]].concat()).is_err(), "{lie}");
+        }
+    }
+}

@@ -43,7 +43,8 @@ impl Writer {
             let answer = match outcome {
                 Err(refused) => refused,
                 Ok(_) if there => error.clone().unconfirmed(),
-                Ok(_) => error.clone(),
+                // Nor was it there before: the group had found it absent.
+                Ok(_) => error.clone().absent(),
             };
             message.answer(Err(answer), &self.back);
         }

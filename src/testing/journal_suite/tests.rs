@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{BrokenPromises, SuiteReport, TestStore, journal_suite};
 use crate::clock::{BoxFuture, Clock as _, Timestamp};
-use crate::journal::{Acquired, Begun, Journal, JournalError, JournalErrorKind, Lease, Purged};
+use crate::journal::{Acquired, Begun, Journal, JournalError, JournalErrorKind, Lease, MemoryJournal, Purged};
 use crate::operation::{AfterSave, Durability, OperationId, Phase, Record};
 use crate::testing::ManualClock;
 
@@ -450,6 +450,43 @@ async fn a_journal_that_keeps_its_promises_passes_with_nothing_left_out() {
     let report = suite(Flaw::None).await.unwrap();
     assert!(report.left_out.is_empty(), "{report}");
     assert!(report.kept.len() >= 28, "{report}");
+}
+
+struct MemoryStore {
+    clock: ManualClock,
+    journal: MemoryJournal,
+}
+
+impl TestStore for MemoryStore {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<dyn Journal>, JournalError>> {
+        Box::pin(ready(Ok(Arc::new(self.journal.clone()) as Arc<dyn Journal>)))
+    }
+
+    fn advance(&self, by: Duration) -> BoxFuture<'_, bool> {
+        self.clock.advance(by);
+        Box::pin(ready(true))
+    }
+}
+
+#[tokio::test]
+async fn the_memory_journal_keeps_its_promises() {
+    let made = async || {
+        let clock = ManualClock::new();
+        let journal = MemoryJournal::with(Arc::new(clock.clone()), 1_000);
+        MemoryStore { clock, journal }
+    };
+    let report = journal_suite(made).await.unwrap();
+    let left_out: Vec<&str> = report.left_out.iter().map(|(promise, _)| *promise).collect();
+    // It is gone with its process, so a restart keeps nothing and a lease that is dropped half-way was never taken.
+    assert_eq!(
+        left_out,
+        [
+            "a_begin_that_nobody_waits_for_leaves_the_operation_free",
+            "what_was_begun_is_there_after_a_restart",
+            "a_clock_behind_the_journal_refuses_what_may_have_been_sent",
+            "a_closed_operation_stays_closed_after_a_restart",
+        ]
+    );
 }
 
 #[tokio::test]
