@@ -38,8 +38,17 @@ async fn main() -> ExitCode {
             }
         };
     }
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
-    let chosen: Vec<&Test> = TESTS.iter().filter(|(name, _)| name.contains(&filter)).collect();
+    let (mut wanted, mut skipped) = (String::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--skip" => skipped.extend(arguments.next()),
+            other if !other.starts_with('-') => wanted = argument,
+            _ => {}
+        }
+    }
+    let is_chosen = |name: &str| name.contains(&wanted) && !skipped.iter().any(|skip| name.contains(skip));
+    let chosen: Vec<&Test> = TESTS.iter().filter(|(name, _)| is_chosen(name)).collect();
     println!("\nrunning {} tests", chosen.len());
     let mut failed = 0;
     for (name, test) in &chosen {
