@@ -65,6 +65,18 @@ impl Answer {
         Self::problem(StatusCode::CONFLICT, "in-progress", detail).with(RETRY_AFTER, retry_after)
     }
 
+    /// The key belongs to another payload.
+    pub(super) fn key_reused() -> Self {
+        let detail = "This key was used for another payload. A new operation needs a new key.";
+        Self::problem(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reuse", detail)
+    }
+
+    /// Only a tombstone is left.
+    pub(super) fn not_replayable() -> Self {
+        let detail = "The operation was executed, and its response was not kept.";
+        Self::problem(StatusCode::CONFLICT, "response-not-replayable", detail)
+    }
+
     /// No key can be claimed.
     pub(super) fn store_unavailable() -> Self {
         let detail = "No key can be taken at present. Nothing was executed.";

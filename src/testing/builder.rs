@@ -333,7 +333,7 @@ impl fmt::Debug for TestServerBuilder {
     }
 }
 
-fn bearer_token_or_anonymous(headers: &HeaderMap) -> Option<String> {
+pub(super) fn bearer_token_or_anonymous(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let token = match value.split_once(' ') {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),

@@ -300,16 +300,8 @@ impl Passed {
                     let answer = Answer::in_progress(HeaderValue::from(retry_after.as_secs()));
                     Ok(line.refuse(answer, "in progress"))
                 }
-                Claim::Mismatch => {
-                    let detail = "This key was used for another payload. A new operation needs a new key.";
-                    let answer = Answer::problem(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reuse", detail);
-                    Ok(line.refuse(answer, "key reused for another payload"))
-                }
-                Claim::Tombstone => {
-                    let detail = "The operation was executed, and its response was not kept.";
-                    let answer = Answer::problem(StatusCode::CONFLICT, "response-not-replayable", detail);
-                    Ok(line.refuse(answer, "only a tombstone is left"))
-                }
+                Claim::Mismatch => Ok(line.refuse(Answer::key_reused(), "key reused for another payload")),
+                Claim::Tombstone => Ok(line.refuse(Answer::not_replayable(), "only a tombstone is left")),
                 Claim::Full => Ok(line.refuse(Answer::store_unavailable(), "the ledger is full")),
             };
         }

@@ -44,10 +44,22 @@
 //!
 //! Errors are problem details (RFC 9457) of the type `/problems/<name>`. The payload is the query, whatever the order of its
 //! parameters, and the bytes of the body: JSON with other spaces is another payload. Execution does not depend on the
-//! connection: a client that leaves does not stop it.
+//! connection: a client that leaves does not stop it. Where servers differ, [`TestServerBuilder`] has a setting:
+//! [`KeyScope`], [`Payload`], [`BodyForm`], [`ServerErrors`], [`WhileRunning`] and others.
 //!
 //! Unless it is given routes, the server has `POST /orders` (201, `Location`, `{"id":"order-1","order":…}` with the body's
-//! JSON), `PATCH /orders/{id}` (200), and GET, HEAD, PUT and DELETE to go with them.
+//! JSON), `PATCH /orders/{id}` (200), and GET, HEAD, PUT and DELETE to go with them. In any case it has `GET /openapi.json`
+//! (its contract as OpenAPI 3.1) and `GET /ledger` (what it knows of each key).
+//!
+//! # What it can do to a client
+//!
+//! - A [`Fault`] is something that happens ([`How`]) at a position in the exchange ([`At`]). Scripts give the n-th attempt of
+//!   each key, of one key ([`TestServer::faults_for`]), or the n-th connection
+//!   ([`TestServerBuilder::connection_faults`]) its fault; [`TestServerBuilder::chaos`] draws them by a seed, and
+//!   [`TestServer::repro`] prints how to have the same again.
+//! - [`TestServer::hold`] stops attempts at a position, which makes a real "in progress" without sleeping.
+//! - A [`Defect`] makes it a server that is wrong, to see whether a test notices.
+//! - A [`FlakyProxy`] is a bad network in front of a server of your own.
 
 mod about;
 mod answer;
@@ -71,12 +83,17 @@ mod orders;
 mod payload;
 mod policies;
 mod policy;
+mod proxy;
+mod proxy_fault;
 mod reply_body;
 mod routes;
 mod script;
 mod seen;
 mod server;
 mod tasks;
+#[cfg(feature = "wiremock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "wiremock")))]
+pub mod wiremock;
 
 use std::fmt;
 use std::io;
@@ -91,6 +108,8 @@ pub use ledger::{EntryState, LedgerEntry};
 pub use manual_clock::ManualClock;
 pub use observed::InjectedFault;
 pub use policy::{BodyForm, KeyScope, Payload, ServerErrors, WhileRunning};
+pub use proxy::{FlakyProxy, FlakyProxyBuilder};
+pub use proxy_fault::ProxyFault;
 pub use seen::SeenRequest;
 use server::Shared;
 

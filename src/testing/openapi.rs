@@ -74,10 +74,8 @@ fn operation(parts: &Parts, window: Duration, method: &Method, pattern: &Pattern
             merge(in_progress, "headers", header);
         }
     }
-    if let Some((_, schema)) = &success {
-        if !schema.is_null() {
-            merge(&mut answered, "content", json!({ "application/json": { "schema": schema } }));
-        }
+    if let Some((_, schema)) = success.as_ref().filter(|(_, schema)| !schema.is_null()) {
+        merge(&mut answered, "content", json!({ "application/json": { "schema": schema } }));
     }
     let status = success.map_or_else(|| "2XX".to_owned(), |(status, _)| status.to_string());
     responses.insert(status, answered);

@@ -15,5 +15,6 @@ mod outbox;
 mod repeats;
 mod resume;
 mod review;
+mod sqlite;
 mod support;
 mod testing;

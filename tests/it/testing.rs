@@ -15,9 +15,12 @@ mod faults;
 mod handlers;
 mod http2;
 mod leaving;
+#[cfg(feature = "wiremock")]
+mod mocks;
 mod mutants;
 mod network;
 mod policies;
+mod proxy;
 mod replay;
 
 use std::io::ErrorKind;
