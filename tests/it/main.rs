@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "in a test, a panic is how a failure is told; clippy knows that of test functions only"
 )]
 

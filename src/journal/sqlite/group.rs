@@ -12,6 +12,8 @@ pub(super) struct Work<'w, 'c> {
     pub(super) locks: &'w Locks,
     pub(super) now: Timestamp,
     pub(super) changed: bool,
+    /// Whether an operation was begun.
+    pub(super) begun: bool,
     pub(super) bytes: usize,
 }
 
@@ -22,6 +24,7 @@ impl Work<'_, '_> {
                 match self.transitions.begin(record, *lease, self.now, self.locks.owner())? {
                     Begin::Inserted { lease, now, bytes } => {
                         self.wrote(bytes);
+                        self.begun = true;
                         Outcome::Begun { lease, now }
                     }
                     Begin::Known(known) => Outcome::Known(known),

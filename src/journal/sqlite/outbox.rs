@@ -6,6 +6,7 @@ use super::SqliteJournal;
 use super::file;
 use super::row::{Row, integer};
 use super::schema::columns;
+use super::transitions::NOTE_NEWEST;
 use crate::journal::{JournalError, JournalErrorKind};
 use crate::operation::{Phase, Record};
 
@@ -56,6 +57,7 @@ impl SqliteJournal {
         record.updated_at = now;
         record.first_sent_at = None;
         let failed = |error| subject.sqlite("be written in the caller's transaction", error);
+        transaction.execute(NOTE_NEWEST, []).map_err(failed)?;
         let inserted = transaction
             .execute(
                 concat!(

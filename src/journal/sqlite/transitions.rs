@@ -39,6 +39,20 @@ pub(super) enum Begin {
     Known(Box<Record>),
 }
 
+/// The newest time that was ever stored: as noted, or that of the last row, whose begin saved itself the note.
+///
+/// Every other write makes the note. So a row that goes away, for which it has to be closed first, takes nothing with it.
+macro_rules! newest {
+    () => {
+        "SELECT max(newest, ifnull((SELECT begun_at FROM idempotency_operation ORDER BY id DESC LIMIT 1), 0)) \
+         FROM idempotency_journal"
+    };
+}
+
+/// Makes the note, before a row that is not the newest becomes the last one.
+pub(super) const NOTE_NEWEST: &str =
+    concat!("UPDATE idempotency_journal SET newest = (", newest!(), ") WHERE newest < (", newest!(), ")");
+
 /// The prepared statements of one connection.
 pub(super) struct Transitions<'c> {
     pub(super) connection: &'c Connection,
@@ -54,7 +68,9 @@ pub(super) struct Transitions<'c> {
     replace: Statement<'c>,
     release: Statement<'c>,
     newest: Statement<'c>,
-    stamp: Statement<'c>,
+    note: Statement<'c>,
+    /// Whether a finished row came back in this transaction, and is the last one now.
+    thawed_any: bool,
     mark: Statement<'c>,
     pending: Statement<'c>,
 }
@@ -117,8 +133,9 @@ impl<'c> Transitions<'c> {
                 "UPDATE idempotency_operation SET lease_owner = NULL, lease_until = NULL \
                  WHERE operation = ?1 AND token = ?2",
             )?,
-            newest: connection.prepare("SELECT newest FROM idempotency_journal")?,
-            stamp: connection.prepare("UPDATE idempotency_journal SET newest = ?1 WHERE newest < ?1")?,
+            newest: connection.prepare(newest!())?,
+            note: connection.prepare("UPDATE idempotency_journal SET newest = ?1 WHERE newest < ?1")?,
+            thawed_any: false,
             mark: connection.prepare("UPDATE idempotency_journal SET doubts = doubts + 1")?,
             pending: connection.prepare(
                 "SELECT operation, id FROM idempotency_operation \
@@ -128,6 +145,7 @@ impl<'c> Transitions<'c> {
     }
 
     pub(super) fn open(&mut self) -> rusqlite::Result<()> {
+        self.thawed_any = false;
         self.open.execute([]).map(drop)
     }
 
@@ -268,15 +286,19 @@ impl<'c> Transitions<'c> {
         Ok(pending)
     }
 
-    /// The newest time in the journal.
+    /// The newest time that was ever stored.
     pub(super) fn newest(&mut self) -> rusqlite::Result<Timestamp> {
         let newest: i64 = self.newest.query_row([], |row| row.get(0))?;
         Ok(Timestamp::from_millis(u64::try_from(newest).unwrap_or_default()))
     }
 
-    /// Remembers that this time was stored.
-    pub(super) fn stamp(&mut self, now: Timestamp) -> rusqlite::Result<()> {
-        self.stamp.execute([integer(now.as_millis())]).map(drop)
+    /// Notes the newest time: `before` the transaction it was that, and the transaction stored `now`. A begin whose row
+    /// is the last one says it by itself, which saves its page.
+    pub(super) fn note(&mut self, before: Timestamp, now: Timestamp, begun: bool) -> rusqlite::Result<()> {
+        if begun && !self.thawed_any && now >= before {
+            return Ok(());
+        }
+        self.note.execute([integer(before.max(now).as_millis())]).map(drop)
     }
 
     /// Writes something that differs from what was there, so that a commit has to reach the disk.
@@ -324,6 +346,7 @@ impl<'c> Transitions<'c> {
 
     /// Brings a finished row back to where it can be changed.
     fn thaw(&mut self, row_id: i64) -> rusqlite::Result<()> {
+        self.thawed_any = true;
         self.thaw.execute([row_id])?;
         self.thawed.execute([row_id]).map(drop)
     }

@@ -234,7 +234,8 @@ impl Writer {
         set_flush(connection, &mut self.flush, wanted).map_err(Failed::Before)?;
         transitions.open().map_err(|error| busy(error, &self.subject))?;
         let now = self.clock.now().wall;
-        let mut work = Work { transitions, locks: &self.locks, now, changed: false, bytes: 0 };
+        let before = transitions.newest().map_err(Failed::Before)?;
+        let mut work = Work { transitions, locks: &self.locks, now, changed: false, begun: false, bytes: 0 };
         let mut outcomes = Vec::with_capacity(group.len());
         for message in group.iter_mut() {
             outcomes.push(match work.perform(message) {
@@ -243,12 +244,12 @@ impl Writer {
                 Err(Refusal::Sqlite(error)) => return Err(Failed::Before(error)),
             });
         }
-        let Work { changed, bytes, .. } = work;
+        let Work { changed, begun, bytes, .. } = work;
         if !changed {
             transitions.undo().map_err(Failed::Before)?;
             return Ok(outcomes);
         }
-        transitions.stamp(now).map_err(Failed::Before)?;
+        transitions.note(before, now, begun).map_err(Failed::Before)?;
         if let Err(error) = transitions.commit() {
             return Err(Failed::Commit(error, outcomes));
         }
@@ -262,7 +263,8 @@ impl Writer {
 
     /// Answers what only reads.
     pub(super) fn read(&self, transitions: &mut Transitions<'_>, mut message: Message) {
-        let mut work = Work { transitions, locks: &self.locks, now: Timestamp::default(), changed: false, bytes: 0 };
+        let mut work =
+            Work { transitions, locks: &self.locks, now: Timestamp::default(), changed: false, begun: false, bytes: 0 };
         let outcome = work.perform(&mut message).map_err(|refusal| match refusal {
             Refusal::Journal(error) => error,
             Refusal::Sqlite(error) => self.subject.sqlite("be read", error),

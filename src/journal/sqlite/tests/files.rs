@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::{Folder, LEASE, SqliteJournal, begin, beside, closed, id, phase_of, record};
-use crate::journal::{Begun, Journal as _, JournalError, JournalErrorKind};
+use crate::journal::{Begun, Journal as _};
 use crate::operation::{AfterSave, Durability, Phase};
 
 #[cfg(unix)]
@@ -141,24 +141,4 @@ async fn a_link_to_the_file_is_the_file() {
         let held = other.acquire(lease.operation.clone(), LEASE).await.unwrap();
         assert!(matches!(held, crate::journal::Acquired::Held { .. }), "{held:?}");
     }
-}
-
-#[tokio::test]
-async fn a_clock_that_went_backwards_is_named_with_both_times() {
-    let folder = Folder::new();
-    let clock = crate::testing::ManualClock::new();
-    let open = || SqliteJournal::builder().clock(Arc::new(clock.clone())).open(folder.journal());
-    let journal = open().await.unwrap();
-    let (begun, lease) = begin(&journal, "order-42").await;
-    journal.relinquish(lease);
-    drop(journal);
-    clock.step_wall(-86_400_000);
-    let journal = open().await.unwrap();
-    let error: JournalError = journal.acquire(id("order-42"), LEASE).await.unwrap_err();
-    assert_eq!(error.kind(), JournalErrorKind::ClockBehind);
-    for word in ["Wed, 31 Dec 2025 00:00:00 GMT", "Thu, 01 Jan 2026 00:00:00 GMT", "order-42", "set the clock right"] {
-        assert!(error.to_string().contains(word), "{word:?} is not in {error}");
-    }
-    clock.step_wall(86_400_000);
-    assert!(super::is_taken(&journal.acquire(begun.operation, LEASE).await));
 }

@@ -1,4 +1,5 @@
 mod child;
+mod clock;
 mod damage;
 mod durability;
 mod errors;
