@@ -401,7 +401,9 @@ mod tests {
             method: Method::from_bytes(b"PURGE").unwrap(),
             url: Url::parse("https://api.example.com:8443/ä?q=1").unwrap(),
             credential_scope: Some("scope".to_owned()),
-            fingerprint: Some(Fingerprint::from_bytes(std::array::from_fn(|index| u8::try_from(index * 8 + 3).unwrap()))),
+            fingerprint: Some(Fingerprint::from_bytes(std::array::from_fn(|index| {
+                u8::try_from(index * 8 + 3).unwrap()
+            }))),
             request: Some(StoredRequest {
                 headers: headers.clone(),
                 body: (0..=u8::MAX).chain(*b"\n{}").collect(),

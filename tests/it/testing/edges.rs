@@ -10,25 +10,45 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// C-27: 200 attempts at once, 100 times over.
+/// C-27: 200 attempts at once, 100 times over, each racer on a socket of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c27_a_race_of_200_on_one_key_executes_once_each_of_100_times() {
-    let server = Arc::new(TestServer::start().await.unwrap());
-    // Over HTTP/2, so that the 200 need no 200 connections.
-    let client = client_builder().http2_prior_knowledge().build().unwrap();
-    for round in 0..100 {
-        let key = format!("key-{round}");
-        let mut racers = JoinSet::new();
-        for _ in 0..200 {
-            racers.spawn(send(order_by(&client, &server, &key)));
-        }
-        let got: Vec<Got> = racers.join_all().await.into_iter().map(Result::unwrap).collect();
-        let first = got.iter().filter(|got| got.status == 201 && !got.is_replay()).count();
-        assert_eq!(first, 1, "round {round}");
-        assert!(got.iter().all(|got| got.status == 409 || got.status == 201));
-        assert_eq!(server.executions_of(&key), 1);
+    let server = TestServer::start().await.unwrap();
+    let mut sockets = Vec::new();
+    for _ in 0..200 {
+        sockets.push(raw(&server, []).await);
     }
-    assert_eq!(server.executions(), 100);
+    for round in 0..100 {
+        let order: Arc<str> = Arc::from(raw_order(&format!("Idempotency-Key: key-{round}\r\n")));
+        let mut racers = JoinSet::new();
+        for socket in sockets.drain(..) {
+            racers.spawn(race(socket, Arc::clone(&order)));
+        }
+        let mut first = 0;
+        for (head, socket) in racers.join_all().await {
+            let created = head.starts_with("HTTP/1.1 201 ");
+            assert!(created || head.starts_with("HTTP/1.1 409 "), "{head}");
+            first += usize::from(created && !head.contains("idempotent-replayed: true"));
+            sockets.push(socket);
+        }
+        assert_eq!((first, server.executions()), (1, round + 1), "round {round}");
+    }
+}
+
+/// Sends the order and reads its reply. Hands the socket back, for the next race.
+async fn race(mut socket: TcpStream, order: Arc<str>) -> (String, TcpStream) {
+    socket.write_all(order.as_bytes()).await.unwrap();
+    let (mut read, mut space) = (String::new(), [0; 1024]);
+    loop {
+        let count = socket.read(&mut space).await.unwrap();
+        assert!(count > 0, "closed after {read:?}");
+        read += str::from_utf8(&space[..count]).unwrap();
+        let Some((head, body)) = read.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        if body.len() == length.parse::<usize>().unwrap() {
+            return (head.to_owned(), socket);
+        }
+    }
 }
 
 #[tokio::test]
