@@ -8,7 +8,8 @@ use url::Url;
 
 /// SHA-256 over method, absolute URL (without user info and fragment) and body of a request, and the journal's salt.
 ///
-/// The salt keeps someone who reads a stolen journal from testing guesses of a short body against it.
+/// The salt keeps fingerprints of two journals from being compared. It is stored in the journal, so whoever has stolen that
+/// can still test guesses of a short body against it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 

@@ -156,6 +156,14 @@ impl Attempts {
         Step::Done(Err(self.error(kind, message, delivery, phase)))
     }
 
+    /// Sent in the future, by this clock: nobody can say how long ago that was. The record stays as it is.
+    pub(super) fn age_unknown(&mut self) -> Step {
+        self.state = State::Done;
+        let message = "its first attempt lies in the future by this clock, so nobody can say whether the server still knows \
+                       the key; correct the clock and ask again, or find out at the server";
+        Step::Done(Err(self.error(ErrorKind::WindowExpired, message, Delivery::Unknown, Phase::Sending)))
+    }
+
     /// Whoever takes the operation up next must not come earlier than the server asked.
     pub(super) fn ask_again_after(&mut self, asked: Option<Duration>, now: Now) {
         let next_attempt_at = asked.map(|asked| self.journal_now(now).plus(asked));

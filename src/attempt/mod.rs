@@ -168,6 +168,11 @@ impl Attempts {
 
     /// Whoever takes an operation up comes no earlier than the server asked, under the limits of any other wait.
     fn begin(&mut self, now: Now) -> Step {
+        let journal_now = self.journal_now(now);
+        let first_sent_at = self.record.as_ref().and_then(|record| record.first_sent_at);
+        if first_sent_at > Some(journal_now) {
+            return self.age_unknown();
+        }
         let next_attempt_at = self.record.as_ref().and_then(|record| record.next_attempt_at);
         let asked = next_attempt_at.map(|at| at.since(self.journal_now(now))).filter(|asked| *asked > Duration::ZERO);
         match asked {

@@ -41,7 +41,7 @@ pub(crate) fn again(record: &Record, asked: &Asked<'_>) -> Again {
         return refuse(record, ErrorKind::PayloadMismatch, difference);
     }
     let in_window = match (record.first_sent_at, asked.now) {
-        (Some(first), Some(now)) => now.since(first) < asked.safe_window,
+        (Some(first), Some(now)) => first <= now && now.since(first) < asked.safe_window,
         // Without the journal's time nobody can say; it is looked at once more with it.
         _ => true,
     };

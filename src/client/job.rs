@@ -183,9 +183,14 @@ impl<'a> Job<'a> {
 
     /// Whether a request may be made under a known operation's id at all.
     #[cfg(feature = "_sqlite")]
-    pub(super) fn check_same(&self, request: &Frozen, known: &Record) -> Result<(), Error> {
+    pub(super) fn check_same(
+        &self,
+        request: &Frozen,
+        known: &Record,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<(), Error> {
         let (wire, fingerprint) = (Wire::from(&self.terms.contract), self.fingerprint(request));
-        match again(known, &self.asked(&wire, request, Some(&fingerprint), None)) {
+        match again(known, &self.asked(&wire, request, Some(&fingerprint), key)) {
             AskedAgain::Refuse(error) if error.kind() == ErrorKind::PayloadMismatch => Err(*error),
             _ => Ok(()),
         }
@@ -210,7 +215,11 @@ impl<'a> Job<'a> {
     }
 
     /// The caller's own key: set, or taken out of the request's headers.
-    fn own_key(&self, request: &mut Frozen, set: Option<IdempotencyKey>) -> Result<Option<IdempotencyKey>, Error> {
+    pub(super) fn own_key(
+        &self,
+        request: &mut Frozen,
+        set: Option<IdempotencyKey>,
+    ) -> Result<Option<IdempotencyKey>, Error> {
         let contract = &self.terms.contract;
         let name = contract.key_header();
         let headers = request.headers.get_all(name).iter().count();
@@ -341,6 +350,10 @@ impl<'a> Job<'a> {
         // A closing dropped the stored request; opened again, the operation needs it for the next crash.
         if record.request.is_none() && record.phase != Phase::Completed {
             record.request = self.kept(&request);
+            // Under `Keep::Key` the URL was stored without its query; a request that is kept is kept whole.
+            if record.request.is_some() {
+                record.url = without_credentials(&request.url);
+            }
         }
         let key = (self.terms.contract.key_header().clone(), self.terms.contract.header_value(&record.key));
         let custody = Custody::new(Arc::clone(&self.client.journal), lease);

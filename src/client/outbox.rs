@@ -5,6 +5,8 @@ use std::fmt;
 use super::job::Job;
 use super::{Call, IdempotentClient, RequestBuilder};
 use crate::error::{Error, ErrorKind};
+use crate::history::Delivery;
+use crate::journal::Journal as _;
 use crate::journal::SqliteJournal;
 use crate::journal::rusqlite::Transaction;
 use crate::operation::{OperationId, Record};
@@ -40,15 +42,19 @@ impl SqliteJournal {
         if factory.is_some() {
             return configuration("a body from `body_with` cannot be read inside a transaction; pass bytes");
         }
+        if client.0.journal.salt() != self.salt() {
+            return configuration("the request is of a client with another journal; build the client with this one");
+        }
         let Some(operation) = call.operation.clone() else {
             return configuration("an operation in a transaction is sent later, so name it with `operation(…)`");
         };
         let job = Job::of(&client, &call)?;
-        let record = job.prepared(&mut call.request, operation, call.key.take())?;
+        let own_key = job.own_key(&mut call.request, call.key.take())?;
+        let record = job.prepared(&mut call.request, operation, own_key.clone())?;
         match self.insert_in(transaction, record.clone()) {
             Ok(None) => Ok(Pending { client, call, record }),
             Ok(Some(known)) => {
-                job.check_same(&call.request, &known)?;
+                job.check_same(&call.request, &known, own_key.as_ref())?;
                 Ok(Pending { client, call, record: known })
             }
             Err(error) => Err(Error::new(ErrorKind::Journal, "the operation could not be begun in the transaction")
@@ -83,11 +89,13 @@ impl Pending {
                  the client the journal that it was begun in",
                 record.operation
             );
-            return Err(Error::new(ErrorKind::UnknownOperation, message));
+            // It may be committed later, and is sent then.
+            let error = Error::new(ErrorKind::UnknownOperation, message);
+            return Err(error.delivered(Delivery::Unknown).pending_as(record.operation));
         };
         let job = Job::of(&client, &call)?;
         // What is sent now must be what was begun.
-        job.check_same(&call.request, &known)?;
+        job.check_same(&call.request, &known, None)?;
         job.keyed_known(call.request, known).await
     }
 }

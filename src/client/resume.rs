@@ -89,7 +89,8 @@ impl NeedsRequest {
 
 impl IdempotentClient {
     /// Drives what is unfinished in the journal: after a restart, or from time to time. At most 8 operations at once; see
-    /// [`Resume::concurrency`].
+    /// [`Resume::concurrency`]. It does so under the client's own settings: those of the request that began an operation are
+    /// not stored, and one that was begun under another contract or credential scope is refused.
     ///
     /// ```
     /// # async fn example(client: reqwest_idempotency::IdempotentClient) {
@@ -140,6 +141,11 @@ impl IdempotentClient {
         let request = Frozen::restored(&record, stored);
         let began = self.0.clock.now().monotonic;
         let job = Job { client: &self.0, http: self.0.http.clone(), guarded: true, terms, began };
+        // The same key with other bytes would be a lie to the server, wherever the stored request went wrong.
+        if record.fingerprint.is_some_and(|fingerprint| fingerprint != job.fingerprint(&request)) {
+            let client = self.clone();
+            return Some(ResumedItem::NeedsRequest(Box::new(NeedsRequest { client, record })));
+        }
         let result = match record.fingerprint {
             Some(_) => job.keyed_known(request, record).await,
             // An operation without a name: nobody else can ask for it.

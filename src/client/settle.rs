@@ -112,6 +112,7 @@ impl IdempotentClient {
                     let message = format!("it is {} already, by an answer of the server", record.phase);
                     return Err(refusal(&record, ErrorKind::Closed, message));
                 }
+                let before = record.clone();
                 record.closing = Some(Closing {
                     status: None,
                     in_front: false,
@@ -121,10 +122,11 @@ impl IdempotentClient {
                 });
                 record.phase = phase;
                 record.request = None;
-                let decided = record.clone();
-                journal.save(*record, lease, AfterSave::ReleaseLease, Durability::Now).await.map_err(|error| {
-                    refusal(&decided, ErrorKind::Journal, "the decision could not be written".to_owned())
-                        .caused_by(Arc::new(error))
+                let saved = journal.save(*record, lease.clone(), AfterSave::ReleaseLease, Durability::Now).await;
+                saved.map_err(|error| {
+                    journal.relinquish(lease);
+                    let message = "the decision could not be written; look the operation up, and decide again";
+                    refusal(&before, ErrorKind::Journal, message.to_owned()).caused_by(Arc::new(error))
                 })
             }
             Acquired::Held { until } => Err(refusal(

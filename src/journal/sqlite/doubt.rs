@@ -43,8 +43,9 @@ impl Writer {
             let answer = match outcome {
                 Err(refused) => refused,
                 Ok(_) if there => error.clone().unconfirmed(),
-                // Nor was it there before: the group had found it absent.
-                Ok(_) => error.clone().absent(),
+                // Nor was it there before: the group had found it absent. What the group found known may be there still.
+                Ok(Outcome::Begun { .. }) => error.clone().absent(),
+                Ok(_) => error.clone(),
             };
             message.answer(Err(answer), &self.back);
         }

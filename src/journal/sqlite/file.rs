@@ -31,6 +31,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<Arc<Path>> {
 /// A file that exists is never opened here: to close it would take SQLite's locks on it away, from every connection of
 /// this process.
 pub(super) fn make(subject: &Subject) -> Result<(), JournalError> {
+    refuse_remains(subject)?;
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -56,6 +57,25 @@ pub(super) fn make(subject: &Subject) -> Result<(), JournalError> {
         }
         Err(error) => Err(subject.io("make the file", &subject.path, error)),
     }
+}
+
+/// A log with something in it, beside a file that is empty or gone, is what is left of a journal: begun anew, its pending
+/// operations would get new keys.
+fn refuse_remains(subject: &Subject) -> Result<(), JournalError> {
+    let log = PathBuf::from([subject.path.as_os_str(), "-wal".as_ref()].join("".as_ref()));
+    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    if bytes(&subject.path) > 0 || bytes(&log) == 0 {
+        return Ok(());
+    }
+    Err(JournalError::new(
+        JournalErrorKind::Corrupt,
+        format!(
+            "{} is empty or gone, and its log {} is not: a journal has lost its file; restore it, or remove the log if \
+             nothing in it is worth anything",
+            subject.path.display(),
+            log.display()
+        ),
+    ))
 }
 
 /// Refuses a file system that is shared over a network: the log's index is memory that all writers share, which there

@@ -51,6 +51,9 @@ use crate::operation::{AfterSave, Durability, OperationId, Record};
 /// journal open; or copy with `sqlite3 orders.journal ".backup COPY"`. All are made with mode 0600, for they contain keys
 /// and requests.
 ///
+/// A journal that is restored from a backup knows nothing of what was begun after it: asked for again, such an operation gets
+/// a new key and may be executed twice. Reconcile by hand what lies between the backup and now before anything is sent.
+///
 /// The tables are described in the source, in `src/journal/sqlite/schema.rs`, and can be read with the `sqlite3` shell.
 /// For people there is a view:
 ///
@@ -280,6 +283,7 @@ impl SqliteJournalBuilder {
             flushes,
             connect: Box::new(again),
             flush: Flush::Yes,
+            closing: false,
         };
         Ok((writer, connection, salt))
     }

@@ -38,6 +38,8 @@ pub(super) struct Writer {
     pub(super) connect: Box<dyn Fn() -> Result<Connection, JournalError> + Send>,
     /// What the connection is set to.
     pub(super) flush: Flush,
+    /// Whether it was told to end; a write that fails on the way does not change that.
+    pub(super) closing: bool,
 }
 
 /// Whether a commit waits for the disk.
@@ -94,6 +96,9 @@ impl Writer {
             if let Some(doubt) = doubt.take() {
                 self.refuse(doubt.group, &failed.clone().unconfirmed());
             }
+            if self.closing {
+                break;
+            }
             // Whoever asks next is told, and asking is what makes it try again.
             match messages.recv() {
                 Ok(Message::Close) | Err(_) => break,
@@ -104,8 +109,7 @@ impl Writer {
     }
 
     fn serve(&mut self, transitions: &mut Transitions<'_>, messages: &Receiver<Message>) -> Exit {
-        let mut closing = false;
-        while !closing {
+        while !self.closing {
             let first = match self.upkeep.due_in() {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(wait) => messages.recv_timeout(wait),
@@ -128,7 +132,7 @@ impl Writer {
                     bytes = bytes.saturating_add(record.request.as_ref().map_or(0, |request| request.body.len()));
                 }
                 match message {
-                    Message::Close => closing = true,
+                    Message::Close => self.closing = true,
                     Message::Checkpointed(left) => self.upkeep.checkpointed(left),
                     Message::Purge { older_than, answer } => self.upkeep.purge(older_than, answer),
                     #[cfg(test)]
@@ -143,7 +147,9 @@ impl Writer {
                 next = match messages.try_recv() {
                     Ok(message) => Some(message),
                     // What nobody waits for rides with what somebody does, if that comes soon.
-                    Err(TryRecvError::Empty) if !closing && !group.is_empty() && group.iter().all(Message::is_late) => {
+                    Err(TryRecvError::Empty)
+                        if !self.closing && !group.is_empty() && group.iter().all(Message::is_late) =>
+                    {
                         messages.recv_timeout(LINGER).ok()
                     }
                     _ => None,
