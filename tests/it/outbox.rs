@@ -126,3 +126,24 @@ async fn a_transaction_on_another_database_is_refused() {
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("other.db") && source.contains("shop.db"), "{source}");
 }
+
+#[tokio::test]
+async fn another_key_under_the_same_id_is_refused_and_not_replaced() {
+    use reqwest_idempotency::IdempotencyKey;
+    let mut shop = Shop::open().await;
+    let key = |text: &str| IdempotencyKey::parse(text).unwrap();
+    let (first, again) = (shop.request().key(key("first-key")), shop.request().key(key("second-key")));
+    let transaction = shop.database.transaction().unwrap();
+    drop(shop.journal.begin_in(&transaction, first).unwrap());
+    assert_eq!(shop.journal.begin_in(&transaction, again).unwrap_err().kind(), ErrorKind::PayloadMismatch);
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_request_of_a_client_with_another_journal_is_refused() {
+    let mut shop = Shop::open().await;
+    let stranger = IdempotentClient::in_memory().unwrap();
+    let request = stranger.post(shop.server.url("/orders")).body("{}").operation("order-42");
+    let transaction = shop.database.transaction().unwrap();
+    assert_eq!(shop.journal.begin_in(&transaction, request).unwrap_err().kind(), ErrorKind::Configuration);
+}

@@ -404,3 +404,47 @@ async fn three_hundred_unfinished_operations_are_resumed_a_few_at_a_time() {
     assert!((1..=8).contains(&most), "{most} at once");
     assert_eq!(server.executions(), 300);
 }
+
+/// Begun with `Keep::Key` and asked for again with the request kept, it was resumed without its query, under the same key.
+#[tokio::test]
+async fn a_request_that_is_kept_later_is_kept_whole() {
+    let town = Town::with([Fault::status(503), Fault::status(503)]).await;
+    let once = |keep| move |builder: ClientBuilder| builder.keep(keep).retry(RetryPolicy::default().max_attempts(1));
+    for keep in [Keep::Key, Keep::Request] {
+        let client = town.client_with(once(keep)).await;
+        let request = client.post(town.server.url("/orders?account=7")).body("{}").operation("order-42");
+        assert!(request.send().await.unwrap_err().is_pending());
+    }
+    assert_eq!(resumed_one(&town.client().await).await.unwrap().status(), 201);
+    let requests = town.server.requests();
+    assert_eq!(requests.len(), 3);
+    assert!(requests.iter().all(|request| request.path_and_query() == "/orders?account=7"));
+}
+
+/// The clock had run days ahead, was set right, and the record's first attempt lay in the future: it was taken as new.
+#[tokio::test]
+async fn an_age_that_nobody_can_tell_is_not_taken_as_none() {
+    use reqwest_idempotency::journal::rusqlite::Connection;
+    let town = Town::with([Fault::stall_after_commit()]).await;
+    town.clock.step_wall(5 * 24 * 3_600_000);
+    town.interrupted(town.client().await, "order-42").await;
+    town.clock.step_wall(-5 * 24 * 3_600_000);
+    let database = Connection::open(town.folder.path("orders.journal")).unwrap();
+    database.execute("UPDATE idempotency_journal SET newest = 0", []).unwrap();
+    drop(database);
+    let error = resumed_one(&town.client().await).await.unwrap_err();
+    assert_eq!((error.kind(), error.delivery()), (ErrorKind::WindowExpired, Delivery::Unknown));
+    assert!(error.is_pending());
+    assert_eq!(town.server.requests().len(), 1);
+}
+
+/// The file was emptied beside its log, and opened as a new journal: the pending operation got another key.
+#[tokio::test]
+async fn what_is_left_of_a_journal_is_not_taken_for_a_new_one() {
+    let remains = support::Folder::new();
+    std::fs::write(remains.path("orders.journal-wal"), b"what a killed process left").unwrap();
+    let error = SqliteJournal::open(remains.path("orders.journal")).await.unwrap_err();
+    assert!(error.to_string().contains("orders.journal-wal"), "{error}");
+    std::fs::write(remains.path("orders.journal"), b"").unwrap();
+    assert!(SqliteJournal::open(remains.path("orders.journal")).await.is_err());
+}

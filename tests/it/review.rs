@@ -40,16 +40,21 @@ async fn a_follower_under_another_scope_contract_or_key_does_not_get_the_leaders
 struct Faulty {
     within: MemoryJournal,
     down: std::sync::atomic::AtomicBool,
+    saves_fail: std::sync::atomic::AtomicBool,
     hanging: bool,
 }
 
 impl Faulty {
     fn new(hanging: bool) -> Arc<Self> {
-        Arc::new(Self { within: MemoryJournal::new(), down: false.into(), hanging })
+        Arc::new(Self { within: MemoryJournal::new(), down: false.into(), saves_fail: false.into(), hanging })
     }
 
     fn fail(&self) {
         self.down.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn fail_saves(&self) {
+        self.saves_fail.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
     fn reach<'a, T: Send + 'a>(
@@ -80,6 +85,11 @@ impl Journal for Faulty {
         then: AfterSave,
         durability: Durability,
     ) -> BoxFuture<'_, Result<(), JournalError>> {
+        if self.saves_fail.load(std::sync::atomic::Ordering::SeqCst) {
+            return Box::pin(async {
+                Err(JournalError::new(JournalErrorKind::Unavailable, "the store takes no writes"))
+            });
+        }
         self.reach(self.within.save(record, lease, then, durability))
     }
     fn get(&self, operation: OperationId) -> BoxFuture<'_, Result<Option<Record>, JournalError>> {
@@ -378,4 +388,21 @@ async fn a_chunked_reply_that_also_has_a_length_is_whole() {
     let response = client.post(url).body("{}").send().await.unwrap();
     assert_eq!(response.text().await.unwrap(), "{}");
     serving.await.unwrap();
+}
+
+/// A decision that could not be written was reported as if it had taken effect.
+#[tokio::test]
+async fn a_decision_that_is_not_written_is_not_told() {
+    let journal = Faulty::new(false);
+    let pair = Pair::built([Fault::status(503)], |builder| {
+        builder.shared_journal(journal.clone()).retry(RetryPolicy::default().max_attempts(1))
+    })
+    .await;
+    assert!(pair.order().operation("order-42").send().await.unwrap_err().is_pending());
+    journal.fail_saves();
+    let error = pair.client.resolve("order-42", Resolution::NotExecuted).await.unwrap_err();
+    assert_eq!((error.kind(), error.delivery()), (ErrorKind::Journal, Delivery::Unknown));
+    assert!(error.is_pending());
+    // And whoever looks next need not wait for a lease.
+    assert_eq!(pair.client.abandon("order-42").await.unwrap_err().kind(), ErrorKind::Journal);
 }
