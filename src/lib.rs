@@ -86,8 +86,9 @@
 //!
 //! `sqlite` is the durable journal, on by default; `sqlite-unbundled` links the system's SQLite instead of compiling it in.
 //! `json`, `http2` and `default-tls` are reqwest's and on by default. `form`, `query`, `multipart`, `stream`, `charset`,
-//! `cookies`, `gzip`, `brotli`, `zstd`, `deflate`, `socks`, `system-proxy`, `hickory-dns`, `rustls`, `rustls-no-provider`,
-//! `native-tls` and `native-tls-vendored` are reqwest's, too, and off. `testing` adds the test server and fault injection.
+//! `cookies`, `gzip`, `brotli`, `zstd`, `deflate`, `socks`, `system-proxy`, `hickory-dns`, `rustls` and `rustls-no-provider` are
+//! reqwest's, too, and off; its other features can be turned on at `reqwest` itself. `testing` adds the test server and fault injection, `wiremock` the
+//! contract as a wiremock responder.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // A library does not print; its examples do.
