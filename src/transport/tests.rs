@@ -17,7 +17,7 @@ const ORDER: &[u8] = b"{\"amount\":5000}";
 /// Undisturbed by the environment: no proxy of its own, and no wait for the system's certificates.
 fn builder() -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder().no_proxy();
-    #[cfg(any(feature = "default-tls", feature = "rustls", feature = "rustls-no-provider", feature = "native-tls"))]
+    #[cfg(any(feature = "default-tls", feature = "rustls", feature = "rustls-no-provider"))]
     let builder = builder.tls_certs_only([]);
     builder
 }

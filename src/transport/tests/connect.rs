@@ -74,14 +74,14 @@ async fn a_request_that_cannot_be_built_is_not_sent() {
     }
 }
 
-#[cfg(not(any(feature = "default-tls", feature = "rustls", feature = "rustls-no-provider", feature = "native-tls")))]
+#[cfg(not(any(feature = "default-tls", feature = "rustls", feature = "rustls-no-provider")))]
 #[tokio::test]
 async fn https_in_a_build_without_tls_cannot_be_built() {
     let outgoing = order(Url::parse("https://127.0.0.1/orders").unwrap());
     assert_eq!(failed(exchange(&outgoing).await), (FailureKind::Request, Sent::No));
 }
 
-#[cfg(any(feature = "default-tls", feature = "rustls", feature = "native-tls"))]
+#[cfg(any(feature = "default-tls", feature = "rustls"))]
 #[tokio::test]
 async fn a_proxy_that_refuses_the_tunnel_is_not_sent() {
     let server = raw::Server::bind().await;
