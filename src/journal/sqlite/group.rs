@@ -53,7 +53,7 @@ impl Work<'_, '_> {
                 Outcome::Pending(self.transitions.pending(after.as_ref(), *limit)?)
             }
             // These never get into a group.
-            Message::Purge { .. } | Message::Checkpointed(_) | Message::Close => Outcome::Done,
+            Message::Purge { .. } | Message::Checkpointed(_) | Message::Damaged(_) | Message::Close => Outcome::Done,
             #[cfg(test)]
             Message::Settle(_) => Outcome::Done,
         })

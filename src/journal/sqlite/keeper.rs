@@ -1,4 +1,4 @@
-//! The thread that makes checkpoints while the writer goes on writing.
+//! The thread that makes checkpoints, and looks for damage, while the writer goes on writing.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -6,6 +6,8 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 
 use super::message::Message;
+use super::schema;
+use super::trouble::Subject;
 use crate::journal::JournalError;
 
 /// Opens another connection to the journal's file.
@@ -13,19 +15,33 @@ pub(super) type Connect = Box<dyn Fn() -> Result<Connection, JournalError> + Sen
 
 /// The writer's end of it.
 pub(super) struct Keeper {
-    orders: Option<Sender<()>>,
+    orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     busy: bool,
 }
 
+enum Order {
+    Checkpoint,
+    Check,
+}
+
 impl Keeper {
-    pub(super) fn spawn(connect: Connect, report: Sender<Message>) -> std::io::Result<Self> {
-        let (orders, queue) = channel::<()>();
+    pub(super) fn spawn(subject: Subject, connect: Connect, report: Sender<Message>) -> std::io::Result<Self> {
+        let (orders, queue) = channel();
         let thread = std::thread::Builder::new().name("journal-keeper".to_owned()).spawn(move || {
-            while queue.recv().is_ok() {
+            while let Ok(order) = queue.recv() {
                 // A connection of the moment: it keeps no state that a failure could spoil.
-                let log = connect().ok().and_then(|connection| checkpoint(&connection).ok());
-                if report.send(Message::Checkpointed(log)).is_err() {
+                let connection = connect();
+                let message = match order {
+                    Order::Checkpoint => {
+                        Message::Checkpointed(connection.ok().and_then(|connection| checkpoint(&connection).ok()))
+                    }
+                    Order::Check => match connection.and_then(|connection| schema::check(&connection, &subject)) {
+                        Ok(()) => continue,
+                        Err(error) => Message::Damaged(error),
+                    },
+                };
+                if report.send(message).is_err() {
                     return;
                 }
             }
@@ -36,7 +52,15 @@ impl Keeper {
     /// Orders a checkpoint, unless one is under way.
     pub(super) fn checkpoint(&mut self) {
         if let (false, Some(orders)) = (self.busy, &self.orders) {
-            self.busy = orders.send(()).is_ok();
+            self.busy = orders.send(Order::Checkpoint).is_ok();
+        }
+    }
+
+    /// Orders a look for damage.
+    pub(super) fn check(&self) {
+        if let Some(orders) = &self.orders {
+            // Without the thread nothing can be found; the writer goes on as it would with a sound file.
+            let _ = orders.send(Order::Check);
         }
     }
 

@@ -46,6 +46,8 @@ pub(super) enum Message {
     },
     /// The keeper has made a checkpoint; `None` if it failed.
     Checkpointed(Option<Log>),
+    /// The keeper found damage.
+    Damaged(JournalError),
     /// All upkeep that is due, at once.
     #[cfg(test)]
     Settle(Answer<()>),
@@ -111,6 +113,11 @@ pub(super) enum Outcome {
 }
 
 impl Message {
+    /// Whether it lets an operation be sent.
+    pub(super) fn lets_send(&self) -> bool {
+        matches!(self, Self::Begin { .. } | Self::Acquire { .. })
+    }
+
     /// Whether it has to be done in a transaction of the writer's.
     pub(super) fn writes(&self) -> bool {
         matches!(self, Self::Begin { .. } | Self::Acquire { .. } | Self::Save { .. } | Self::Relinquish(_))
@@ -183,7 +190,7 @@ impl Message {
             }
             #[cfg(test)]
             Self::Settle(answer) => drop(answer.send(outcome.map(drop))),
-            Self::Relinquish(_) | Self::Checkpointed(_) | Self::Close => {}
+            Self::Relinquish(_) | Self::Checkpointed(_) | Self::Damaged(_) | Self::Close => {}
         }
     }
 }

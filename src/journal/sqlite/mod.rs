@@ -267,19 +267,27 @@ impl SqliteJournalBuilder {
         let now = self.clock.now();
         let salt = schema::prepare(&connection, subject, self.place, row::integer(now.wall.as_millis()), salt)?;
         drop(turn);
-        schema::check(&connection, subject)?;
+        let large = schema::pending_rows(&connection, subject)? > CHECKED_AT_ONCE;
+        if !large {
+            schema::check(&connection, subject)?;
+        }
         let again = {
             let subject = subject.clone();
             move || connect(&subject)
         };
-        let keeper = Keeper::spawn(Box::new(again.clone()), messages.clone())
+        let keeper = Keeper::spawn(subject.clone(), Box::new(again.clone()), messages.clone())
             .map_err(|error| subject.io("start the thread that makes checkpoints for", &subject.path, error))?;
+        let upkeep = Upkeep::new(self.retention, keeper, now);
+        if large {
+            upkeep.check();
+        }
         let writer = Writer {
             subject: subject.clone(),
             clock: self.clock,
             locks,
             back: messages.clone(),
-            upkeep: Upkeep::new(self.retention, keeper, now),
+            upkeep,
+            damage: None,
             flushes,
             connect: Box::new(again),
             flush: Flush::Yes,
@@ -288,6 +296,10 @@ impl SqliteJournalBuilder {
         Ok((writer, connection, salt))
     }
 }
+
+/// Up to so many rows the small table is held against its index before the journal is open: it takes a few milliseconds. A
+/// larger one is checked while it is in use already.
+const CHECKED_AT_ONCE: i64 = 1_000;
 
 /// Opens the file, which must exist.
 fn connect(subject: &Subject) -> Result<Connection, JournalError> {

@@ -143,6 +143,13 @@ pub(super) fn check(connection: &Connection, subject: &Subject) -> Result<(), Jo
     ))
 }
 
+/// How many rows that check has to look at.
+pub(super) fn pending_rows(connection: &Connection, subject: &Subject) -> Result<i64, JournalError> {
+    connection
+        .query_row("SELECT count(*) FROM idempotency_operation", [], |row| row.get(0))
+        .map_err(|error| subject.sqlite("be checked", error))
+}
+
 /// What is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {

@@ -17,7 +17,7 @@ use super::row::integer;
 use super::schema::columns;
 use super::writer::IDLE;
 use crate::clock::{Now, Timestamp};
-use crate::journal::Purged;
+use crate::journal::{JournalError, Purged};
 
 /// Pages of log (4 KiB each) after which a checkpoint is due.
 const CHECKPOINT_PAGES: u64 = 1_000;
@@ -34,6 +34,8 @@ const PRESSING: usize = 8_192;
 const WORTHWHILE: usize = 64;
 /// How long an idle writer leaves a smaller matter.
 const SOON: Duration = Duration::from_secs(1);
+/// How long it is left after it failed.
+const LATER: Duration = Duration::from_secs(60);
 /// How often what is past its time is looked for.
 const PURGE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// No sum with a time reaches past SQLite's integers if neither part is longer than this (30,000 years, in milliseconds).
@@ -105,7 +107,7 @@ impl Upkeep {
             return Some(Duration::ZERO);
         }
         if self.postponed {
-            return Some(SOON);
+            return Some(LATER);
         }
         if self.remainder || !self.purges.is_empty() || self.moving.is_some() || self.purging {
             return Some(Duration::ZERO);
@@ -118,6 +120,9 @@ impl Upkeep {
 
     /// Whether it must not wait for an idle moment any longer.
     pub(super) fn presses(&self) -> bool {
+        if self.postponed {
+            return false;
+        }
         self.remainder
             || !self.purges.is_empty()
             || self.finished >= PRESSING
@@ -126,7 +131,6 @@ impl Upkeep {
 
     /// A group was committed.
     pub(super) fn wrote(&mut self, messages: usize, bytes: usize, finished: usize) {
-        self.postponed = false;
         self.finished = self.finished.saturating_add(finished);
         // Each message may touch a page of the table and one of its index; each group touches the journal's own row.
         let pages = messages.saturating_mul(2).saturating_add(bytes / 4096).saturating_add(1);
@@ -165,6 +169,7 @@ impl Upkeep {
 
     pub(super) fn purge(&mut self, older_than: Duration, answer: Answer<Purged>) {
         let older_than = length(older_than);
+        self.postponed = false;
         self.purges.push(Purge { older_than, answer, purged: Purged::default(), after: None });
     }
 
@@ -176,9 +181,21 @@ impl Upkeep {
         self.settling.push(answer);
     }
 
-    /// Something was in the way; not again before the next write, or a while.
-    pub(super) fn postpone(&mut self) {
+    /// Something was in the way; not again for a while. Whoever waits for a purge is told.
+    pub(super) fn failed(&mut self, error: &JournalError) {
         self.postponed = true;
+        for purge in self.purges.drain(..) {
+            let _ = purge.answer.send(Err(error.clone()));
+        }
+        #[cfg(test)]
+        for answer in self.settling.drain(..) {
+            let _ = answer.send(Err(error.clone()));
+        }
+    }
+
+    /// Looks for damage without anyone waiting for it.
+    pub(super) fn check(&self) {
+        self.keeper.check();
     }
 
     pub(super) fn close(&mut self) {

@@ -36,6 +36,8 @@ pub(super) struct Writer {
     pub(super) upkeep: Upkeep,
     pub(super) flushes: Arc<AtomicU64>,
     pub(super) connect: Box<dyn Fn() -> Result<Connection, JournalError> + Send>,
+    /// What the keeper found. Nothing is begun or taken up after that: what cannot be found would be sent once more.
+    pub(super) damage: Option<JournalError>,
     /// What the connection is set to.
     pub(super) flush: Flush,
     /// Whether it was told to end; a write that fails on the way does not change that.
@@ -137,7 +139,12 @@ impl Writer {
                     Message::Purge { older_than, answer } => self.upkeep.purge(older_than, answer),
                     #[cfg(test)]
                     Message::Settle(answer) => self.upkeep.settle(answer),
+                    Message::Damaged(error) => self.damage = Some(error),
                     message if message.is_forsaken() => {}
+                    message if self.damage.is_some() && message.lets_send() => {
+                        let error = self.damage.clone().unwrap_or_else(|| self.subject.closed());
+                        message.answer(Err(error), &self.back);
+                    }
                     message => group.push(message),
                 }
                 let full = group.len() >= GROUP_MESSAGES || bytes >= GROUP_BYTES;
@@ -164,9 +171,7 @@ impl Writer {
                 return Exit::Reopen(None);
             }
         }
-        // Whatever was queued behind the order to close, such as leases that came back.
-        let rest: Vec<Message> = messages.try_iter().collect();
-        self.write(transitions, rest);
+        // Behind the order to close there can only be leases that come back, and they end with the owner.
         Exit::Closed
     }
 
@@ -280,7 +285,12 @@ impl Writer {
 
     fn refuse_writes(&self, transitions: &mut Transitions<'_>, group: Vec<Message>, error: &JournalError) {
         for message in group {
-            if message.writes() {
+            if let Message::Begin { record, .. } = &message {
+                // It was not written. Whether it had been begun before can still be read, as a rule.
+                let absent = matches!(transitions.get(&record.operation), Ok(None));
+                let error = if absent { error.clone().absent() } else { error.clone() };
+                message.answer(Err(error), &self.back);
+            } else if message.writes() {
                 message.answer(Err(error.clone()), &self.back);
             } else {
                 self.read(transitions, message);
@@ -302,7 +312,7 @@ impl Writer {
     /// A small piece of upkeep; whether the connection is of use after that.
     fn upkeep_slice(&mut self, transitions: &Transitions<'_>) -> bool {
         let Ok(Some(_turn)) = self.locks.turn(self.subject.busy_timeout) else {
-            self.upkeep.postpone();
+            self.upkeep.failed(&self.subject.locked("be tidied up"));
             return true;
         };
         let connection = transitions.connection;
@@ -312,10 +322,12 @@ impl Writer {
         match done {
             Ok(()) => true,
             Err(error) => {
-                // Nobody waits for it, and it changes nothing that is known; it is tried again later.
-                tracing::warn!(journal = %self.subject.path.display(), %error, "upkeep of the journal failed");
-                self.upkeep.postpone();
-                !wants_reopening(&error) && self.roll_back(connection)
+                // It changes nothing that is known; it is tried again later.
+                let reopen = wants_reopening(&error);
+                let error = self.subject.sqlite("be tidied up", error);
+                tracing::warn!(%error, "upkeep of the journal failed");
+                self.upkeep.failed(&error);
+                !reopen && self.roll_back(connection)
             }
         }
     }

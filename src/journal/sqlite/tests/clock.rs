@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Folder, LEASE, SqliteJournal, begin, close, id, is_taken, phase_of, record};
+use super::{Folder, LEASE, SqliteJournal, begin, beside, close, id, is_taken, phase_of, record};
 use crate::journal::{Acquired, Journal as _, JournalErrorKind};
 use crate::operation::Phase;
 use crate::testing::ManualClock;
@@ -102,11 +102,16 @@ async fn a_finished_operation_that_is_taken_up_again_does_not_hide_the_newest_ti
     close(&journal, &begun, lease, Phase::NotSent).await;
     journal.settle().await.unwrap();
     clock.step_wall(1_000);
-    // In one group: its begin, and the other's return to the end of the table.
-    let (begun, acquired) =
-        tokio::join!(journal.begin(record("newest"), LEASE), journal.acquire(id("finished"), LEASE));
-    begun.unwrap();
-    assert!(matches!(acquired, Ok(Acquired::Taken { .. })));
+    // In one group: its begin, and the other's return to the end of the table. They queue behind one that has to wait.
+    let turn = std::fs::File::open(beside(&folder.journal(), "-locks").join("turn")).unwrap();
+    fs4::FileExt::lock(&turn).unwrap();
+    let first = journal.begin(record("first"), LEASE);
+    let (first, begun, acquired, _) =
+        tokio::join!(first, journal.begin(record("newest"), LEASE), journal.acquire(id("finished"), LEASE), async {
+            fs4::FileExt::unlock(&turn).unwrap()
+        },);
+    assert!(first.is_ok() && begun.is_ok());
+    assert!(matches!(acquired, Ok(Acquired::Taken { .. })), "{acquired:?}");
     clock.step_wall(-1);
     is_refused(&journal, "early").await;
 }

@@ -156,3 +156,39 @@ async fn a_row_edited_by_hand_is_taken_once_its_checksum_is_null() {
     let journal = SqliteJournal::open(folder.journal()).await.unwrap();
     assert_eq!(journal.get(id("order-42")).await.unwrap().unwrap().attempts, 7);
 }
+
+#[tokio::test]
+async fn damage_in_a_large_journal_is_found_while_it_is_in_use_and_stops_what_would_be_sent() {
+    let folder = Folder::fast();
+    drop(SqliteJournal::open(folder.journal()).await.unwrap());
+    let connection = rusqlite::Connection::open(folder.journal()).unwrap();
+    // 5,000 pending rows; then one byte changes in the index or in the row, whichever comes first.
+    connection
+        .execute_batch(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+             INSERT INTO idempotency_operation (operation, phase, attempts, begun_at, updated_at, named,
+                 idempotency_key, method, url, contract, header, serialisation, window_ms, window_ns, token)
+             SELECT 'order-' || i, 'sending', 0, 1, 1, 1, 'key-' || i, 'POST', 'https://a.example/', 'default',
+                 'idempotency-key', 'raw', 1000, 0, 1 FROM n;",
+        )
+        .unwrap();
+    drop(connection);
+    let mut file = std::fs::read(folder.journal()).unwrap();
+    let name = b"order-4242";
+    let position = file.windows(name.len()).position(|bytes| bytes == name).unwrap();
+    file[position + name.len() - 1] = b'x';
+    std::fs::write(folder.journal(), file).unwrap();
+
+    let journal = SqliteJournal::open(folder.journal()).await.unwrap();
+    let mut begins = 0;
+    let error = loop {
+        match journal.begin(record(&format!("new-{begins}")), LEASE).await {
+            Ok(_) => begins += 1,
+            Err(error) => break error,
+        }
+        assert!(begins < 100_000, "the damage was never found");
+    };
+    assert_eq!(error.kind(), JournalErrorKind::Corrupt, "{error}");
+    let error = journal.acquire(id("order-1"), LEASE).await.unwrap_err();
+    assert_eq!(error.kind(), JournalErrorKind::Corrupt, "{error}");
+}

@@ -113,6 +113,9 @@ async fn a_database_locked_for_longer_than_the_timeout_is_an_error_and_the_journ
     let error = journal.begin(record("order-42"), LEASE).await.unwrap_err();
     says(&error, JournalErrorKind::Unavailable, &["orders.journal", "another process", "20ms", "raise the timeout"]);
     assert!(!error.may_be_saved(), "it never had the right to write");
+    assert!(error.is_absent(), "that it was never begun can be read all the same");
+    let error = journal.begin(record("order-41"), LEASE).await.unwrap_err();
+    assert!(!error.is_absent(), "this one was begun, and sent, before");
     // Reading does not need it.
     assert_eq!(phase_of(&journal, "order-41").await, Some(Phase::Sending));
     let error = journal.acquire(lease.operation, LEASE).await.unwrap_err();
@@ -231,9 +234,19 @@ pub(super) async fn disk_fails(file: &Path) {
         let error = journal.begin(record(fault), LEASE).await.unwrap_err();
         says(&error, JournalErrorKind::Unavailable, &["orders.journal", words]);
         assert!(!error.may_be_saved(), "{fault}: it was looked for, and a later commit has written over it");
+        assert!(error.is_absent(), "{fault}");
         assert_eq!(phase_of(&journal, fault).await, None, "{fault}");
         begin(&journal, &format!("after {fault}")).await;
     }
+
+    // The flush fails, and so does the one with which SQLite would leave its log behind as it gives the file up. What was
+    // read anew then has the operation, which nobody could know before.
+    faults.begin("flush-twice");
+    let error = journal.begin(record("flush-twice"), LEASE).await.unwrap_err();
+    assert!(error.may_be_saved(), "it is there");
+    assert_eq!(phase_of(&journal, "flush-twice").await, Some(Phase::Sending));
+    let acquired = journal.acquire(id("flush-twice"), LEASE).await;
+    assert!(is_taken(&acquired), "its caller was told an error, so nobody drives it: {acquired:?}");
 
     // One flush for many: each of them is told, and none is there.
     faults.begin("flush-once");
