@@ -9,19 +9,19 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method};
 use tracing::{Instrument as _, debug_span};
 
+use super::caller_key::{invalid_key, read_key};
 use super::flight::{Joined, Manifest};
 use super::freeze::Frozen;
 use super::settings::Terms;
 use super::{Call, IdempotentClient, Inner};
 use crate::attempt::{Asked, AskedAgain, Attempts, Carrying, Plan, again, refusal};
 use crate::clock::Timestamp;
-use crate::contract::Contract;
 use crate::driver::{Custody, Driver};
 use crate::error::{Error, ErrorKind};
 use crate::fingerprint::{Fingerprint, without_credentials};
 use crate::history::Delivery;
 use crate::journal::{Acquired, Begun, JournalError, JournalErrorKind, Lease};
-use crate::key::{IdempotencyKey, KeyError, Serialisation};
+use crate::key::{IdempotencyKey, KeyError};
 use crate::operation::{Keep, OperationId, Phase, Record, StoredRequest, Wire};
 use crate::response::Response;
 use crate::transport::Outgoing;
@@ -157,46 +157,7 @@ impl<'a> Job<'a> {
         Fingerprint::of(self.client.journal.salt(), &request.method, &request.url, &request.body)
     }
 
-    /// The record of an operation that is begun in the caller's transaction and sent later.
-    #[cfg(feature = "_sqlite")]
-    pub(super) fn prepared(
-        &self,
-        request: &mut Frozen,
-        operation: OperationId,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Record, Error> {
-        let configuration = |problem| Err(Error::new(ErrorKind::Configuration, problem));
-        if self.carrying(&request.method) != Carrying::Key {
-            return configuration("the contract gives this method no key, so it cannot be an operation");
-        }
-        if self.terms.keep == Keep::Key {
-            return configuration("`Keep::Key` keeps no request, so nobody could send it later; keep the request");
-        }
-        let key = match self.own_key(request, key)? {
-            Some(key) => key,
-            None => self.new_key()?,
-        };
-        let wire = Wire::from(&self.terms.contract);
-        let record = self.record(request, operation, key, wire, Some(self.fingerprint(request)));
-        Ok(Record { phase: Phase::Prepared, ..record })
-    }
-
-    /// Whether a request may be made under a known operation's id at all.
-    #[cfg(feature = "_sqlite")]
-    pub(super) fn check_same(
-        &self,
-        request: &Frozen,
-        known: &Record,
-        key: Option<&IdempotencyKey>,
-    ) -> Result<(), Error> {
-        let (wire, fingerprint) = (Wire::from(&self.terms.contract), self.fingerprint(request));
-        match again(known, &self.asked(&wire, request, Some(&fingerprint), key)) {
-            AskedAgain::Refuse(error) if error.kind() == ErrorKind::PayloadMismatch => Err(*error),
-            _ => Ok(()),
-        }
-    }
-
-    fn asked<'b>(
+    pub(super) fn asked<'b>(
         &'b self,
         wire: &'b Wire,
         request: &'b Frozen,
@@ -238,7 +199,7 @@ impl<'a> Job<'a> {
         key.map(Some).map_err(|error| invalid_key(contract, &error))
     }
 
-    fn new_key(&self) -> Result<IdempotencyKey, Error> {
+    pub(super) fn new_key(&self) -> Result<IdempotencyKey, Error> {
         let contract = &self.terms.contract;
         let key = match &self.client.key_source {
             Some(source) => source().map_err(|error| KeyError::Source(error.to_string())),
@@ -369,7 +330,7 @@ impl<'a> Job<'a> {
         self.driver(request, Some(key), Some(custody)).run(attempts, step).instrument(span).await
     }
 
-    fn record(
+    pub(super) fn record(
         &self,
         request: &Frozen,
         operation: OperationId,
@@ -468,38 +429,4 @@ fn unread(known: &Record, error: JournalError) -> Error {
         _ => (ErrorKind::Journal, "the journal could not be read, so nothing was sent"),
     };
     refusal(known, kind, message.to_owned()).caused_by(Arc::new(error))
-}
-
-fn invalid_key(contract: &Contract, error: &KeyError) -> Error {
-    Error::new(ErrorKind::InvalidKey, format!("for the contract {:?}: {error}", contract.name()))
-}
-
-/// A key out of the caller's own header. It goes back as it came, so only a well-formed one is taken.
-fn read_key(value: &HeaderValue, serialisation: Serialisation) -> Result<IdempotencyKey, KeyError> {
-    let text = value.to_str().map_err(|_| {
-        let position = value.as_bytes().iter().position(|byte| !matches!(byte, b' '..=b'~')).unwrap_or_default();
-        KeyError::Character { character: char::REPLACEMENT_CHARACTER, position }
-    })?;
-    match serialisation {
-        Serialisation::Raw => IdempotencyKey::parse(text),
-        Serialisation::StructuredField => IdempotencyKey::parse(&unquoted(text).map_err(KeyError::NotQuoted)?),
-    }
-}
-
-/// What a Structured-Field String (RFC 9651 section 3.3.3) says. Parameters would be lost, so they are refused.
-fn unquoted(text: &str) -> Result<String, &'static str> {
-    let mut characters = text.strip_prefix('"').ok_or("it does not begin with a quote")?.chars();
-    let mut plain = String::with_capacity(text.len());
-    while let Some(character) = characters.next() {
-        match character {
-            '"' if characters.as_str().is_empty() => return Ok(plain),
-            '"' => return Err("something follows the closing quote"),
-            '\\' => match characters.next() {
-                Some(escaped @ ('"' | '\\')) => plain.push(escaped),
-                _ => return Err("a backslash escapes neither a quote nor a backslash"),
-            },
-            other => plain.push(other),
-        }
-    }
-    Err("it does not end with a quote")
 }

@@ -1,6 +1,7 @@
 //! The client: what callers hold, and how one call becomes one operation.
 
 mod builder;
+mod caller_key;
 mod flight;
 mod freeze;
 mod job;

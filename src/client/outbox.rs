@@ -2,14 +2,17 @@
 
 use std::fmt;
 
+use super::freeze::Frozen;
 use super::job::Job;
 use super::{Call, IdempotentClient, RequestBuilder};
+use crate::attempt::{AskedAgain, Carrying, again};
 use crate::error::{Error, ErrorKind};
 use crate::history::Delivery;
 use crate::journal::Journal as _;
 use crate::journal::SqliteJournal;
 use crate::journal::rusqlite::Transaction;
-use crate::operation::{OperationId, Record};
+use crate::key::IdempotencyKey;
+use crate::operation::{Keep, OperationId, Phase, Record, Wire};
 use crate::response::Response;
 
 /// An operation that was begun in a transaction and is still to be sent.
@@ -97,6 +100,40 @@ impl Pending {
         // What is sent now must be what was begun.
         job.check_same(&call.request, &known, None)?;
         job.keyed_known(call.request, known).await
+    }
+}
+
+impl Job<'_> {
+    /// The record of an operation that is begun in the caller's transaction and sent later.
+    fn prepared(
+        &self,
+        request: &mut Frozen,
+        operation: OperationId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Record, Error> {
+        let configuration = |problem| Err(Error::new(ErrorKind::Configuration, problem));
+        if self.carrying(&request.method) != Carrying::Key {
+            return configuration("the contract gives this method no key, so it cannot be an operation");
+        }
+        if self.terms.keep == Keep::Key {
+            return configuration("`Keep::Key` keeps no request, so nobody could send it later; keep the request");
+        }
+        let key = match self.own_key(request, key)? {
+            Some(key) => key,
+            None => self.new_key()?,
+        };
+        let wire = Wire::from(&self.terms.contract);
+        let record = self.record(request, operation, key, wire, Some(self.fingerprint(request)));
+        Ok(Record { phase: Phase::Prepared, ..record })
+    }
+
+    /// Whether a request may be made under a known operation's id at all.
+    fn check_same(&self, request: &Frozen, known: &Record, key: Option<&IdempotencyKey>) -> Result<(), Error> {
+        let (wire, fingerprint) = (Wire::from(&self.terms.contract), self.fingerprint(request));
+        match again(known, &self.asked(&wire, request, Some(&fingerprint), key)) {
+            AskedAgain::Refuse(error) if error.kind() == ErrorKind::PayloadMismatch => Err(*error),
+            _ => Ok(()),
+        }
     }
 }
 
